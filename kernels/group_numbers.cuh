@@ -1,7 +1,7 @@
 // Elements of the group kernel: how they are loaded and stored, and what the operations of one element compute.
 //
 // Floats are computed in 32 bits, integers in 64 and cut to their datatype when they are stored, which is what wrapping is. The meaning of each
-// operation is that of `host/backend/src/reference/operators.rs`; functions are CUDA's accurate ones (a few units in the last place, no flush to zero).
+// operation is that of `host/conformance/src/reference/operators.rs`; functions are CUDA's accurate ones (a few units in the last place, no flush to zero).
 #pragma once
 #include "abi_group.h"
 #include "abi_transfer.h"

@@ -21,7 +21,8 @@ mode=build out=
 case ${1:-} in
     --check) mode=check; shift ;;
     --out) out=$(cd "$caller" && realpath -m "${2:?--out needs a folder}"); shift 2 ;;
-    -*) fail "unknown option $1; known are --check and --out DIR" ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' plugins/build.sh; exit ;;
+    -*) echo "error: unknown option $1; known are --check, --out DIR and --help" >&2; exit 2 ;;
 esac
 workspace=${1:-plugins}
 [[ -f $workspace/Cargo.toml ]] || fail "$workspace is no workspace of guests: it has no Cargo.toml"

@@ -2,11 +2,15 @@
 
     python simulated.py --binary target/release/cellwright --work FOLDER [--rounds 4] [--policies cellular,graph:10]
 
-The model is an LSTM (h = x = 1024) over tokens, asked over HTTP; its requests are as long as Europarl's sentences. In every round, policy by policy, the server is measured
-at most and at half of that, then the cost of tasks is measured anew under that policy (`calibrate`), because what a batch takes depends on what runs beside it, and then half load is measured
-again: so what is predicted of half load stands between two measurements of it, and half load is half of what the machine does in that minute. Each measurement of a policy has arrivals of its own: few
-seconds hold few of the bursts that a 90th percentile is made of, and the same few again and again would be measured, not the rate. Printed are medians over the rounds, the range of
-single ones, and how far the prediction is off beside what it may be. Needs numpy, and the machine for itself.
+`cellwright-lab` must lie beside the binary (`cargo build --release -p cellwright -p cellwright-lab`).
+
+The model is an LSTM (h = x = 1024) over tokens, called over HTTP. Its requests are as long as
+Europarl's sentences. A round takes one policy after the other. For each it measures the server's
+throughput at saturation and its latency at half load, calibrates the cost of tasks under that policy,
+and measures half load again. So the prediction of half load stands between two measurements of it.
+Each measurement has its own arrivals, because a few seconds hold few of the bursts that make a 90th
+percentile. The output is the median over the rounds, the range, and the error of the prediction beside
+the error that is allowed. Needs numpy, and an idle machine.
 """
 
 import argparse
@@ -48,9 +52,10 @@ class Setting:
         (self.work / "lengths.csv").write_text("".join(f"{len(each)}\n" for each in tokens), encoding="utf-8")
 
     def run(self, *arguments) -> str:
-        done = subprocess.run([str(each) for each in (self.binary, *arguments)], capture_output=True, text=True, check=False)
+        program = self.binary if arguments[0] == "bench" else self.binary.with_name("cellwright-lab")
+        done = subprocess.run([str(each) for each in (program, *arguments)], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            sys.exit(f"cellwright {' '.join(map(str, arguments[:2]))}: {done.stderr.strip()}")
+            sys.exit(f"{program.name} {' '.join(map(str, arguments[:2]))}: {done.stderr.strip()}")
         return done.stdout
 
     def asked(self) -> list:

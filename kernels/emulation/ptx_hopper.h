@@ -148,16 +148,20 @@ inline void wgmma_row(uint64_t descriptor, int r, bool is_f16, float* values, co
 inline void wgmma_run(Fiber* const fibers[], size_t which, const Where& where) {
     const Pending& first = fibers[0]->products[which];
     static thread_local float a[64][16], b[16][256], sums[64][256];
+    // A copy: the compiler takes several columns at once only if their number cannot change.
+    const int columns = first.columns;
     float row[16];
     for (int r = 0; r < 64; ++r) wgmma_row(first.a, r, first.is_f16, a[r], where);
-    for (int n = 0; n < first.columns; ++n) {
+    for (int n = 0; n < columns; ++n) {
         wgmma_row(first.b, n, first.is_f16, row, where);
         for (int k = 0; k < 16; ++k) b[k][n] = row[k];
     }
     for (int r = 0; r < 64; ++r) {
-        for (int n = 0; n < first.columns; ++n) sums[r][n] = 0.0f;
+        float(&sum)[256] = sums[r];
+        for (int n = 0; n < columns; ++n) sum[n] = 0.0f;
         for (int k = 0; k < 16; ++k) {
-            for (int n = 0; n < first.columns; ++n) sums[r][n] += a[r][k] * b[k][n];
+            const float factor = a[r][k];
+            for (int n = 0; n < columns; ++n) sum[n] += factor * b[k][n];
         }
     }
     for (int t = 0; t < 128; ++t) {

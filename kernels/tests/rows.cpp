@@ -1,5 +1,5 @@
 // Rows through a frame: gathered, computed by a group, left in their nodes and delivered; and each way to walk a stretch against f64. What every
-// operation means is tested from the host, where cells are (`host/backend-cuda/tests/conformance.rs`); here the sanitizers look on.
+// operation means is tested from the host, where cells are (`host/backend-cuda/tests/suite/conformance.rs`); here the sanitizers look on.
 #include <algorithm>
 #include <cmath>
 #include "../abi_group.h"

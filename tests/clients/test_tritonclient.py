@@ -110,6 +110,17 @@ def test_integers_in_and_out(client):
     np.testing.assert_array_equal(answers[0], answers[1])
 
 
+@pytest.mark.parametrize("binary_in", FORMS)
+@pytest.mark.parametrize("binary_out", FORMS)
+def test_numbers_that_json_has_not_go_in_and_come_out(client, binary_in, binary_out):
+    for odd, is_answered in ((np.nan, np.isnan), (np.inf, np.isfinite), (-np.inf, np.isfinite)):
+        picture = image(samples("digits")[0]).copy()
+        picture[3, 4] = odd
+        outputs = [triton.InferRequestedOutput("logits", binary_data=binary_out)]
+        logits = client.infer("digits", [given("image", picture, binary_in)], outputs=outputs).as_numpy("logits")
+        assert logits.dtype == np.float32 and logits.size == 10 and is_answered(logits).all(), logits
+
+
 def test_many_requests_at_once(client):
     examples = samples("digits") + samples("digits")
     calls = [client.async_infer("digits", [given("image", image(sample), True)], request_id=str(n)) for n, sample in enumerate(examples)]
@@ -176,7 +187,7 @@ def test_a_timeout_that_is_over_is_said(client):
     with pytest.raises(InferenceServerException) as caught:
         client.infer("dates", [given("text", text(sample), True)], timeout=1)
     assert caught.value.status() == "504"
-    assert "dates" in caught.value.message()
+    assert "dates" in caught.value.message() and "timeout of 1.0µs" in caught.value.message()
     check(client.infer("dates", [given("text", text(sample), True)], timeout=60_000_000), sample)
 
 

@@ -4,7 +4,7 @@ hand, in batches as they come and in batches whose lengths are alike, and steps 
 
     torch_lstm.py [--lengths FILE] [--sequences N] [--device N]
 
-FILE has one length a line; without it they are drawn as `cellwright bench engine --lengths lognormal` draws them (mean 24, at most 330).
+FILE has one length a line; without it they are drawn as `cellwright-lab bench engine --lengths lognormal` draws them (mean 24, at most 330).
 """
 
 import argparse

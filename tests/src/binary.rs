@@ -1,4 +1,4 @@
-//! The built `cellwright` program, for tests of the command line.
+//! The built programs `cellwright` and `cellwright-lab`, for tests of their command lines.
 
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,19 @@ pub fn cellwright(arguments: &[&str], stdin: &str) -> Ran {
 /// # Panics
 /// If the program cannot be built or started, or does not end in time.
 pub fn cellwright_in(environment: &[(&str, &str)], arguments: &[&str], stdin: &str) -> Ran {
-    let mut command = Command::new(program());
+    run(program(), environment, arguments, stdin)
+}
+
+/// Runs `cellwright-lab` from the root of the repository.
+///
+/// # Panics
+/// If the program cannot be built or started, or does not end in time.
+pub fn lab(arguments: &[&str], stdin: &str) -> Ran {
+    run(&program().with_file_name("cellwright-lab"), &[], arguments, stdin)
+}
+
+fn run(program: &Path, environment: &[(&str, &str)], arguments: &[&str], stdin: &str) -> Ran {
+    let mut command = Command::new(program);
     command.envs(environment.iter().copied());
     let mut child = start_by(command, arguments);
     let (mut input, mut output, mut errors) =
@@ -87,7 +99,7 @@ pub fn cellwright_in(environment: &[(&str, &str)], arguments: &[&str], stdin: &s
         let _ = ended.send(());
         let late = late.join().expect("the watch ends");
         let status = child.lock().expect("no thread panicked with it").wait().expect("the program ends").code();
-        assert!(!late, "`cellwright {}` did not end in {DEADLINE:?}; it said:\n{stdout}\n{stderr}", arguments.join(" "));
+        assert!(!late, "`{} {}` did not end in {DEADLINE:?}; it said:\n{stdout}\n{stderr}", program.display(), arguments.join(" "));
         Ran { status, stdout, stderr }
     })
 }
@@ -220,7 +232,8 @@ fn read(pipe: &mut impl Read) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The program of the profile and target folder that the tests themselves were built with; built now if it is not there or not up to date.
+/// `cellwright`, built with the profile and in the target folder of the tests; `cellwright-lab` is
+/// beside it. Both are built now if they are not up to date.
 ///
 /// # Panics
 /// If it cannot be built.
@@ -235,13 +248,13 @@ pub fn program() -> &'static Path {
             Some(name) => name,
         };
         let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--offline", "--package", "cellwright", "--profile", profile])
+            .args(["build", "--quiet", "--offline", "--package", "cellwright", "--package", "cellwright-lab", "--profile", profile])
             .arg("--target-dir")
             .arg(profile_folder.parent().expect("a profile's folder lies in a target folder"))
             .current_dir(root())
             .status()
             .expect("cargo starts");
-        assert!(status.success(), "the program `cellwright` does not build");
+        assert!(status.success(), "the programs do not build");
         profile_folder.join("cellwright")
     })
 }

@@ -56,6 +56,7 @@ impl BundleFolder {
     #[must_use]
     pub fn dense() -> Self {
         let bundle = Self::chain("input = \"x\"\nfeatures = 4");
+        bundle.edit("model.toml", "[parameters]", "ignore = [\"embedding.\"]\n\n[parameters]");
         bundle.write("samples.jsonl", br#"{"id":"one","inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0,1,2,3]}]}"#);
         bundle
     }

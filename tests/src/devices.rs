@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Task};
+use cellwright_backend::{Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::TypedCell;
 
@@ -311,18 +311,18 @@ impl Backend for Wrapped {
         Arc::new(Preparer { inner: self.inner.preparer(), trouble: self.trouble.clone() })
     }
 
-    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
+    fn install(&mut self, index: CellTypeId, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
         self.inner.install(index, cell, prepared)
     }
 
-    fn steps_together(&self, index: CellIndex) -> bool {
+    fn steps_together(&self, index: CellTypeId) -> bool {
         match self.trouble {
             Trouble::Preferences { together, .. } => together,
             _ => self.inner.steps_together(index),
         }
     }
 
-    fn unload(&mut self, index: CellIndex) {
+    fn unload(&mut self, index: CellTypeId) {
         self.inner.unload(index);
     }
 
@@ -368,7 +368,7 @@ impl Backend for Wrapped {
         self.inner.recycle(completed);
     }
 
-    fn time_batch(&mut self, _index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+    fn time_batch(&mut self, _index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         if let Trouble::Stopwatch(stopwatch) = &self.trouble {
             stopwatch.asked.fetch_add(1, Ordering::AcqRel);
             return Ok(stopwatch.row * rows);
@@ -377,7 +377,7 @@ impl Backend for Wrapped {
         Ok(Duration::from_micros(1))
     }
 
-    fn time_batch_lent(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+    fn time_batch_lent(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         match &self.trouble {
             Trouble::Stopwatch(stopwatch) => {
                 stopwatch.lent.fetch_add(1, Ordering::AcqRel);

@@ -15,3 +15,4 @@ pub mod neighbours;
 pub mod platform;
 pub mod requests;
 pub mod server;
+pub mod sessions;

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cellwright_backend::RowError;
-use cellwright_backend::reference::{Elements, evaluate};
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Delivery, Source, UnfoldedChain};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell, UnfoldedGrowth};
+use cellwright_conformance::reference::{Elements, evaluate};
 
 /// An output of a node: chain, stage, output, step.
 pub type At = (u32, u32, u32, u32);

@@ -1,18 +1,22 @@
 //! A platform in a temporary folder, and bundles as archives.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use cellwright_backend::Backend;
 use cellwright_backend_cpu::{CpuDomain, DomainOptions};
 use cellwright_bundle::ArchiveLimits;
 use cellwright_engine::EngineOptions;
+use cellwright_gate::{Call, Deployed, Error, Platform, PlatformOptions, Readiness};
 use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_registry::{ModelName, OpenError, Registry, TenantName, TenantSettings};
-use cellwright_serving::{Call, Client, Delivery, Deployed, InferError, Platform, PlatformOptions, Readiness, Running, ServingOptions};
+use cellwright_serving::{Delivery, InferError, Item, ServingOptions};
 use crossbeam_channel::{Receiver, bounded};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::AbortHandle;
 
 use crate::bundle_folder::BundleFolder;
 use crate::devices;
@@ -21,14 +25,15 @@ use crate::devices;
 #[must_use]
 pub fn options() -> PlatformOptions {
     PlatformOptions {
-        serving: ServingOptions {
+        archive: ArchiveLimits { bytes_max: 16 << 20, entries_max: 100 },
+        // A new model counts as slow: its calls are to take their places at once all the same.
+        slow_begins_max: 64,
+        ..PlatformOptions::new(ServingOptions {
             runtime: RuntimeOptions::new(Compiler::InProcess),
             engine: EngineOptions { batch_max: 32, ..EngineOptions::default() },
             plugin_threads: 2,
             answers_bytes_max: None,
-        },
-        archive: ArchiveLimits { bytes_max: 16 << 20, entries_max: 100 },
-        model_in_flight_max: 1 << 14,
+        })
     }
 }
 
@@ -129,34 +134,68 @@ pub fn call(request: InferRequest) -> Call {
     Call { request, delivery: Delivery::Whole, since: Instant::now(), timeout: None, priority: 0 }
 }
 
-struct Waiting(crossbeam_channel::Sender<Result<InferResponse, InferError>>);
+/// Where a call's end comes. It is closed without one if its client has left.
+pub type Ending = Receiver<Result<InferResponse, InferError>>;
 
-impl Client for Waiting {
-    fn part(&mut self, _: cellwright_cell_graph::Tensor) {}
-
-    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
-        let _ = self.0.send(result);
-    }
+/// Runs the tasks of calls: one thread, so that ends are told in the order in which they come.
+fn tasks() -> &'static Runtime {
+    static TASKS: OnceLock<Runtime> = OnceLock::new();
+    TASKS.get_or_init(|| Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime starts"))
 }
-
-/// Where a call's end comes.
-pub type Answer = Receiver<Result<InferResponse, InferError>>;
 
 /// Begins a call; its answer comes through the channel.
 ///
 /// # Errors
-/// If it is refused.
-pub fn begin(platform: &Platform, deployed: &Arc<Deployed>, call: Call) -> Result<Answer, InferError> {
+/// If it is refused at once.
+pub fn begin(platform: &Platform, deployed: &Arc<Deployed>, call: Call) -> Result<Ending, Error> {
     Ok(begin_to_leave(platform, deployed, call)?.1)
 }
 
-/// The same, with the means to leave.
+/// The same, with the means to leave: aborting the task is what a connection does whose client goes away.
 ///
 /// # Errors
-/// If it is refused.
-pub fn begin_to_leave(platform: &Platform, deployed: &Arc<Deployed>, call: Call) -> Result<(Running, Answer), InferError> {
-    let (sender, answer) = bounded(1);
-    Ok((platform.infer(deployed, call, Box::new(Waiting(sender)))?, answer))
+/// If it is refused at once.
+pub fn begin_to_leave(platform: &Platform, deployed: &Arc<Deployed>, call: Call) -> Result<(AbortHandle, Ending), Error> {
+    let (sender, ending) = bounded(1);
+    let leaver = begin_then(platform, deployed, call, move |result| drop(sender.send(result)))?;
+    Ok((leaver, ending))
+}
+
+/// The same, of which the end is told to `then`.
+///
+/// # Errors
+/// If it is refused at once.
+pub fn begin_then(
+    platform: &Platform,
+    deployed: &Arc<Deployed>,
+    call: Call,
+    then: impl FnOnce(Result<InferResponse, InferError>) + Send + 'static,
+) -> Result<AbortHandle, Error> {
+    let _entered = tasks().enter();
+    let (calls, deployed) = (platform.calls().clone(), deployed.clone());
+    let mut calling = Box::pin(async move { calls.call(&deployed, call, None).await });
+    // It has come when this returns: it has its place, or its position in the queue.
+    let answer = match calling.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Err(refused)) => return Err(refused),
+        Poll::Ready(Ok(answer)) => Some(answer),
+        Poll::Pending => None,
+    };
+    let task = tasks().spawn(async move {
+        let answer = match answer {
+            Some(answer) => answer,
+            None => match calling.await {
+                Ok(answer) => answer,
+                Err(Error::Infer(error)) => return then(Err(error)),
+                Err(error) => panic!("a call that waited was refused: {error}"),
+            },
+        };
+        while let Some(item) = answer.next().await {
+            if let Item::End(result, _) = item {
+                return then(result);
+            }
+        }
+    });
+    Ok(task.abort_handle())
 }
 
 /// Finds the model, calls it and waits for the answer.
@@ -165,6 +204,6 @@ pub fn begin_to_leave(platform: &Platform, deployed: &Arc<Deployed>, call: Call)
 /// The sentence that a client would read.
 pub fn infer(platform: &Platform, tenant: &TenantName, name: &str, request: InferRequest) -> Result<InferResponse, String> {
     let deployed = platform.find(tenant, name, None).map_err(|error| error.to_string())?;
-    let answer = begin(platform, &deployed, call(request)).map_err(|error| error.to_string())?;
-    answer.recv().expect("every call is answered").map_err(|error| error.to_string())
+    let ending = begin(platform, &deployed, call(request)).map_err(|error| error.to_string())?;
+    ending.recv().expect("every call is answered").map_err(|error| error.to_string())
 }

@@ -3,7 +3,7 @@ use cellwright_guest::prelude::*;
 struct Classifier(u32, Cell, Cell);
 
 impl Plugin for Classifier {
-    fn describe(parameters: &Parameters, _: &Files) -> Result<(Self, Description), Refusal> {
+    fn describe(parameters: &Parameters, _: &Bundle) -> Result<(Self, Description), Refusal> {
         let [features, hidden, classes] = parameters.sizes(["features", "hidden", "classes"])?;
         let mut model = ModelBuilder::new();
         model.input("x", Fp32, &[-1, features.into()]).output("logits", Fp32, &[classes.into()]);

@@ -179,6 +179,18 @@ impl Cell {
         number(found.unwrap_or_else(|| panic!("cell `{}` has no input `{name}`", self.name)))
     }
 
+    /// The number of a state: only a state takes feedback.
+    pub(crate) fn state(&self, name: &str) -> u32 {
+        let input = self.input(name);
+        let carried = self.inputs[input as usize].1;
+        assert!(
+            carried,
+            "input `{name}` of cell `{}` takes no feedback: it is no state (declare it with `state`, or as `carried`)",
+            self.name
+        );
+        input
+    }
+
     /// The number of an output.
     ///
     /// # Panics

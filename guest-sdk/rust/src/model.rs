@@ -10,7 +10,8 @@ pub struct ModelBuilder {
 
 impl Default for ModelBuilder {
     fn default() -> Self {
-        Self { description: Description { inputs: vec![], outputs: vec![], cells: vec![], rows_are_requests: false, live_max: None } }
+        let (inputs, outputs, cells, ignored_weights) = (vec![], vec![], vec![], vec![]);
+        Self { description: Description { inputs, outputs, cells, rows_are_requests: false, live_max: None, ignored_weights } }
     }
 }
 
@@ -68,6 +69,9 @@ impl ModelBuilder {
     }
 
     /// A cell whose body is an ONNX file of the bundle; `loops` names the outputs that feed the next step, each with its input.
+    ///
+    /// # Panics
+    /// There is no such output or input, or the input is not carried.
     pub fn onnx_cell(&mut self, name: &str, file: &str, inputs: Vec<Port>, outputs: Vec<Port>, loops: &[(&str, &str)]) -> Cell {
         let mut handle = Cell {
             index: self.cells(),
@@ -76,7 +80,7 @@ impl ModelBuilder {
             outputs: outputs.iter().map(|port| port.name.clone()).collect(),
             loops: vec![],
         };
-        handle.loops = loops.iter().map(|(output, input)| (handle.output(output), handle.input(input))).collect();
+        handle.loops = loops.iter().map(|(output, input)| (handle.output(output), handle.state(input))).collect();
         let body = Body::Onnx(file.into());
         self.description.cells.push(crate::abi::cellwright::plugin::types::Cell {
             name: name.into(),
@@ -98,6 +102,12 @@ impl ModelBuilder {
     /// The most values one request may hold at once: needed by models that grow.
     pub fn live_max(&mut self, values: u32) -> &mut Self {
         self.description.live_max = Some(values);
+        self
+    }
+
+    /// Weights whose names begin so may be in the bundle though no cell reads them.
+    pub fn ignore_weights(&mut self, prefix: &str) -> &mut Self {
+        self.description.ignored_weights.push(prefix.into());
         self
     }
 

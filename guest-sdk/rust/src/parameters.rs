@@ -1,11 +1,12 @@
 //! The parameters of `model.toml`, read with errors that a model's author can act on.
 //!
-//! Every key a plugin asks for counts as known; a key that it never asked for is refused by naming the known ones, so that a misspelt
-//! parameter never passes silently.
+//! Every key a plugin asks for counts as known; a key that it never asked for is refused by naming the known ones, the nearest first, so that a
+//! misspelt parameter never passes silently.
 
 use std::cell::RefCell;
 
 use crate::abi::cellwright::plugin::types::{Parameter, Refusal, Value};
+use crate::nearest::nearest;
 
 /// The parameters a plugin is described with.
 #[derive(Debug, Default)]
@@ -71,6 +72,45 @@ impl Parameters {
     /// Missing, or something else.
     pub fn index(&self, name: &str) -> Result<u32, Refusal> {
         self.required(name, "an integer from 0 on", index)
+    }
+
+    /// A float; an integer is one too.
+    ///
+    /// # Errors
+    /// Missing, or something else.
+    pub fn float(&self, name: &str) -> Result<f64, Refusal> {
+        self.required(name, "a number", float)
+    }
+
+    /// A float or an integer, or the default.
+    ///
+    /// # Errors
+    /// Given, and something else.
+    pub fn float_or(&self, name: &str, default: f64) -> Result<f64, Refusal> {
+        Ok(self.optional(name, "a number", float)?.unwrap_or(default))
+    }
+
+    /// A list of floats, or of integers.
+    ///
+    /// # Errors
+    /// Missing, or something else.
+    pub fn floats(&self, name: &str) -> Result<Vec<f64>, Refusal> {
+        self.required(name, "a list of numbers", |value| match value {
+            Value::Floats(floats) => Some(floats.clone()),
+            Value::Ints(ints) => Some(ints.iter().map(|int| rounded(*int)).collect()),
+            _ => None,
+        })
+    }
+
+    /// A list of integers.
+    ///
+    /// # Errors
+    /// Missing, or something else.
+    pub fn ints(&self, name: &str) -> Result<&[i64], Refusal> {
+        self.required(name, "a list of integers", |value| match value {
+            Value::Ints(ints) => Some(&ints[..]),
+            _ => None,
+        })
     }
 
     /// A text.
@@ -142,7 +182,8 @@ impl Parameters {
         Refusal::InvalidInput(format!("parameter `{name}` {sentence}"))
     }
 
-    /// Refuses the first parameter that nobody asked for. `describe` ends with it; no plugin needs to call it.
+    /// Refuses the first parameter that nobody asked for. `describe` ends with it. A plugin that compares its parameters with weights calls it
+    /// before: a misspelt parameter is then named rather than what its default does not fit.
     ///
     /// # Errors
     /// There is one.
@@ -151,12 +192,26 @@ impl Parameters {
         match self.given.iter().find(|parameter| !asked.contains(&parameter.name)) {
             None => Ok(()),
             Some(_) if asked.is_empty() => Err(Refusal::InvalidInput("this plugin takes no parameters".into())),
-            Some(unknown) => Err(Self::refusal(&unknown.name, format!("is unknown or unused here; known are {}", quoted(&asked)))),
+            Some(unknown) => {
+                let near = nearest(&unknown.name, asked.iter().map(|known| &known[..]), 1);
+                let near = near.first().map_or_else(String::new, |near| format!("; perhaps `{near}` is meant"));
+                Err(Self::refusal(&unknown.name, format!("is unknown or unused here{near}; known are {}", quoted(&asked))))
+            }
         }
     }
 
     fn required<'a, T>(&'a self, name: &str, wanted: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<T, Refusal> {
-        self.optional(name, wanted, read)?.ok_or_else(|| Self::refusal(name, format!("is missing; it must be {wanted}")))
+        self.optional(name, wanted, read)?.ok_or_else(|| {
+            let perhaps = self.misspelt(name).map_or_else(String::new, |given| format!("; if `{given}` is meant to be it, rename that"));
+            Self::refusal(name, format!("is missing; it must be {wanted}{perhaps}"))
+        })
+    }
+
+    /// A parameter that is given, that nobody has asked for yet, and whose name is much like that one.
+    fn misspelt(&self, name: &str) -> Option<&str> {
+        let asked = self.asked.borrow();
+        let given = self.given.iter().filter(|parameter| !asked.contains(&parameter.name)).map(|parameter| &parameter.name[..]);
+        nearest(name, given, 1).first().copied()
     }
 
     fn optional<'a, T>(&'a self, name: &str, wanted: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>, Refusal> {
@@ -179,6 +234,19 @@ fn index(value: &Value) -> Option<u32> {
         Value::Int(number) => u32::try_from(*number).ok(),
         _ => None,
     }
+}
+
+fn float(value: &Value) -> Option<f64> {
+    match value {
+        Value::Float(number) => Some(*number),
+        Value::Int(number) => Some(rounded(*number)),
+        _ => None,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "whoever writes an integer where a float is read means the nearest one")]
+const fn rounded(number: i64) -> f64 {
+    number as f64
 }
 
 fn text(value: &Value) -> Option<&str> {
@@ -245,12 +313,45 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_lists_are_read_as_what_they_are() {
+        let given = parameters(&[
+            ("rate", Value::Float(0.5)),
+            ("scale", Value::Int(2)),
+            ("means", Value::Floats(vec![0.5, -1.0])),
+            ("sizes", Value::Ints(vec![3, -4])),
+            ("names", Value::Texts(vec!["a".into()])),
+        ]);
+        assert_eq!([given.float("rate"), given.float("scale"), given.float_or("other", 0.25)], [Ok(0.5), Ok(2.0), Ok(0.25)]);
+        assert_eq!([given.floats("means"), given.floats("sizes")], [Ok(vec![0.5, -1.0]), Ok(vec![3.0, -4.0])]);
+        assert_eq!((given.ints("sizes").unwrap(), given.texts("names").unwrap()), (&[3, -4][..], &["a".to_owned()][..]));
+        assert_eq!(sentence(given.float("sizes")), "parameter `sizes` must be a number, it is a list of 2 integers");
+        assert_eq!(sentence(given.ints("means")), "parameter `means` must be a list of integers, it is a list of 2 numbers");
+        assert_eq!(sentence(given.floats("names")), "parameter `names` must be a list of numbers, it is a list of 1 texts");
+        assert_eq!(sentence(given.ints("rate")), "parameter `rate` must be a list of integers, it is a floating-point number");
+    }
+
+    #[test]
+    fn a_parameter_that_is_misspelt_is_named_where_the_right_one_is_missing() {
+        let given = parameters(&[("num_classes", Value::Int(4)), ("input", Value::Text("x".into()))]);
+        assert_eq!(
+            sentence(given.positive("classes")),
+            "parameter `classes` is missing; it must be a positive integer; if `num_classes` is meant to be it, rename that"
+        );
+        assert_eq!(given.positive("num_classes").unwrap(), 4);
+        let known = "parameter `classes` is missing; it must be a positive integer";
+        assert_eq!(sentence(given.positive("classes")), known, "what the plugin reads is not misspelt");
+    }
+
+    #[test]
     fn a_parameter_nobody_asked_for_is_refused_by_naming_the_known_ones() {
         let given = parameters(&[("hiden", Value::Int(64))]);
         assert_eq!(sentence(given.refuse_unknown()), "this plugin takes no parameters");
         assert_eq!(given.positive_or("hidden", 1).unwrap(), 1);
         assert!(!given.truth_or("bidirectional", false).unwrap());
-        assert_eq!(sentence(given.refuse_unknown()), "parameter `hiden` is unknown or unused here; known are `hidden`, `bidirectional`");
+        assert_eq!(
+            sentence(given.refuse_unknown()),
+            "parameter `hiden` is unknown or unused here; perhaps `hidden` is meant; known are `hidden`, `bidirectional`"
+        );
         assert!(given.has("hiden"));
         given.refuse_unknown().unwrap();
     }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::thread::LocalKey;
 
 use crate::abi::cellwright::plugin::types::{Description, Event, Growth, Parameter, Reaction, Refusal};
-use crate::files::Files;
+use crate::bundle::Bundle;
 use crate::parameters::Parameters;
 use crate::request::{Incoming, Request};
 
@@ -16,8 +16,8 @@ pub trait Plugin: Sized + 'static {
     /// Says what the model takes, gives and consists of, and keeps in `Self` what unfolding needs.
     ///
     /// # Errors
-    /// A refusal, where the parameters or the bundle's files are not what the plugin needs.
-    fn describe(parameters: &Parameters, files: &Files) -> Result<(Self, Description), Refusal>;
+    /// A refusal, where the parameters or the bundle are not what the plugin needs.
+    fn describe(parameters: &Parameters, bundle: &Bundle) -> Result<(Self, Description), Refusal>;
 
     /// Turns a request into its cell graph.
     ///
@@ -44,18 +44,18 @@ pub type Holder<P> = LocalKey<RefCell<Option<P>>>;
 /// The plugin's refusal, or one that names a parameter the plugin never asked for.
 pub fn describe<P: Plugin>(holder: &'static Holder<P>, parameters: Vec<Parameter>) -> Result<Description, Refusal> {
     report_panics();
-    let (plugin, description) = describe_with(parameters, &Files::of_bundle())?;
+    let (plugin, description) = describe_with(parameters, &Bundle::default())?;
     holder.set(Some(plugin));
     Ok(description)
 }
 
-/// Describes `P`, reading the given files.
+/// Describes `P` for that bundle.
 ///
 /// # Errors
 /// The plugin's refusal, or one that names a parameter the plugin never asked for.
-pub fn describe_with<P: Plugin>(parameters: Vec<Parameter>, files: &Files) -> Result<(P, Description), Refusal> {
+pub fn describe_with<P: Plugin>(parameters: Vec<Parameter>, bundle: &Bundle) -> Result<(P, Description), Refusal> {
     let parameters = Parameters::new(parameters);
-    let described = P::describe(&parameters, files)?;
+    let described = P::describe(&parameters, bundle)?;
     parameters.refuse_unknown()?;
     Ok(described)
 }

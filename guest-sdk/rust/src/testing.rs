@@ -1,6 +1,7 @@
 //! Runs a plugin natively, so that its unit tests need neither WebAssembly nor a host: [`Described`] calls it, [`evaluate`] computes the graphs
 //! it unfolds.
 
+mod accept;
 mod array;
 mod evaluate;
 mod operators;
@@ -10,7 +11,7 @@ pub use array::{Array, Weights};
 pub use evaluate::{Evaluated, evaluate};
 pub use request::TestRequest;
 
-use crate::Files;
+use crate::Bundle;
 use crate::plugin::{self, Plugin};
 use crate::request::Request;
 use crate::types::{Description, Event, Growth, Parameter, Reaction, Refusal, Value};
@@ -24,21 +25,21 @@ pub struct Described<P> {
 }
 
 impl<P: Plugin> Described<P> {
-    /// Describes a plugin with these parameters and no files.
+    /// Describes a plugin with these parameters, for a bundle without files and weights.
     ///
     /// # Errors
     /// The plugin's refusal, or that of a parameter it does not know.
     pub fn new(parameters: &[(&str, Value)]) -> Result<Self, Refusal> {
-        Self::with_files(parameters, &Files::default())
+        Self::with_bundle(parameters, &Bundle::new())
     }
 
-    /// Describes a plugin with these parameters and files.
+    /// Describes a plugin with these parameters, for that bundle.
     ///
     /// # Errors
     /// The plugin's refusal, or that of a parameter it does not know.
-    pub fn with_files(parameters: &[(&str, Value)], files: &Files) -> Result<Self, Refusal> {
+    pub fn with_bundle(parameters: &[(&str, Value)], bundle: &Bundle) -> Result<Self, Refusal> {
         let parameters = parameters.iter().map(|(name, value)| Parameter { name: (*name).into(), value: value.clone() });
-        let (plugin, description) = plugin::describe_with(parameters.collect(), files)?;
+        let (plugin, description) = plugin::describe_with(parameters.collect(), bundle)?;
         Ok(Self { plugin, description })
     }
 

@@ -2,12 +2,17 @@
 
 use cellwright_guest::Cell;
 use cellwright_guest::prelude::*;
-use cellwright_guest::types::{Continuation, Extent, Feedback, FeedbackMode, Pace, Sibling, Steps};
+use cellwright_guest::types::{Continuation, Extent, Feedback, FeedbackMode, Pace, Port, Sibling, Steps};
 
 /// A counter: its state is its number.
 fn counter(model: &mut ModelBuilder, name: &str) -> Cell {
+    counter_by(model, name, CellBuilder::input)
+}
+
+/// What it counts by is an input, or a state.
+fn counter_by(model: &mut ModelBuilder, name: &str, by: fn(&mut CellBuilder, &str, Datatype, &[u32]) -> cellwright_guest::Value) -> Cell {
     model.cell(name, |cell| {
-        let (n, by) = (cell.state("n", Int64, &[]), cell.input("by", Int64, &[]));
+        let (n, by) = (cell.state("n", Int64, &[]), by(cell, "by", Int64, &[]));
         let sum = cell.add(n, by);
         cell.next(n, sum);
     })
@@ -67,7 +72,7 @@ fn an_input_or_an_output_may_be_passed_on_under_another_name() {
 #[test]
 fn stages_feedback_stop_like_and_continuations_are_said_as_meant() {
     let mut model = ModelBuilder::new();
-    let (first, second) = (counter(&mut model, "first"), counter(&mut model, "second"));
+    let (first, second) = (counter_by(&mut model, "first", CellBuilder::state), counter(&mut model, "second"));
     let mut growth = GrowthBuilder::after(5);
     let one = Source::Ints(vec![1; 9]);
     let loop_ =
@@ -94,6 +99,21 @@ fn an_input_without_a_source_is_the_authors_mistake() {
     let mut model = ModelBuilder::new();
     let first = counter(&mut model, "first");
     GrowthBuilder::new().chain(3).stage(&first).add();
+}
+
+#[test]
+#[should_panic(expected = "input `by` of cell `first` takes no feedback: it is no state")]
+fn feedback_into_what_is_no_state_is_the_authors_mistake() {
+    let mut model = ModelBuilder::new();
+    let first = counter(&mut model, "first");
+    let _ = GrowthBuilder::new().chain(3).stage(&first).feedback((0, "n"), (0, "by"));
+}
+
+#[test]
+#[should_panic(expected = "input `x` of cell `file` takes no feedback: it is no state")]
+fn a_loop_into_what_is_not_carried_is_refused_when_the_model_is_described() {
+    let port = |name: &str| Port { name: name.into(), datatype: Int64, shape: vec![], ragged: false, carried: false };
+    ModelBuilder::new().onnx_cell("file", "cell.onnx", vec![port("x")], vec![port("y")], &[("y", "x")]);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where something is not as it must be")]
 
-use cellwright_guest::Cell;
 use cellwright_guest::prelude::*;
 use cellwright_guest::testing::{Array, Described, TestRequest, Weights, evaluate};
-use cellwright_guest::types::{Parameter, Tensor, Value};
+use cellwright_guest::types::{Parameter, Rows, Value};
+use cellwright_guest::{Cell, Value as Number};
 
 /// The minimal standard generator in its later form (Park, Miller and Stockmeyer, 1993): s ← 48271·s mod (2³¹ − 1).
 const FACTOR: i64 = 48_271;
@@ -15,17 +15,31 @@ const CLASSES: usize = 4;
 
 struct Sampler(Cell);
 
+/// A number modulo `MODULUS`. Integers are not divided by cells, so the quotient is computed in floats, where it is off by one at most.
+fn remainder(cell: &mut CellBuilder, number: Number) -> Number {
+    let modulus = cell.constant_int(MODULUS);
+    let (float, bound) = (cell.cast(number, Fp32), cell.constant_float(MODULUS as f32));
+    let quotient = cell.div(float, bound);
+    let quotient = cell.cast(quotient, Int64);
+    let product = cell.mul(quotient, modulus);
+    let rest = cell.sub(number, product);
+    let (zero, more) = (cell.constant_int(0), cell.add(rest, modulus));
+    let below = cell.less(rest, zero);
+    let rest = cell.select(below, more, rest);
+    let (inside, less) = (cell.less(rest, modulus), cell.sub(rest, modulus));
+    cell.select(inside, rest, less)
+}
+
 impl Plugin for Sampler {
-    fn describe(_: &Parameters, _: &Files) -> Result<(Self, Description), Refusal> {
+    fn describe(_: &Parameters, _: &Bundle) -> Result<(Self, Description), Refusal> {
         let mut model = ModelBuilder::new();
-        model.output("drawn", Int64, &[-1]);
+        model.input("temperature", Fp32, &[1, 1]).output("drawn", Int64, &[-1]);
         let cell = model.cell("draw", |cell| {
-            let (seed, temperature) = (cell.state("seed", Int64, &[]), cell.input("temperature", Fp32, &[]));
-            let [factor, modulus] = [FACTOR, MODULUS].map(|number| cell.constant_int(number));
+            // Rows of one dimension, like the scores: values of other ranks do not meet.
+            let (seed, temperature) = (cell.state("seed", Int64, &[1]), cell.input("temperature", Fp32, &[1]));
+            let factor = cell.constant_int(FACTOR);
             let product = cell.mul(seed, factor);
-            let quotient = cell.div(product, modulus);
-            let whole = cell.mul(quotient, modulus);
-            let seed_next = cell.sub(product, whole);
+            let seed_next = remainder(cell, product);
             let (number, bound) = (cell.cast(seed_next, Fp32), cell.constant_float(MODULUS as f32));
             let uniform = cell.div(number, bound);
             // How many classes come before the one that is drawn: those whose sum of probabilities does not reach the number.
@@ -44,24 +58,23 @@ impl Plugin for Sampler {
     }
 
     fn unfold(&self, request: &Request) -> Result<Growth, Refusal> {
-        let mut asked = (1, 1.0, 1);
+        let temperature = request.input("temperature")?.sequence(Fp32, &[1], 1)?.tensor;
+        let mut asked = (1, 1);
         for Parameter { name, value } in request.parameters() {
             match (name.as_str(), value) {
                 ("seed", Value::Int(seed)) => asked.0 = seed,
-                ("temperature", Value::Float(temperature)) => asked.1 = temperature as f32,
-                ("count", Value::Int(count)) => asked.2 = count,
+                ("count", Value::Int(count)) => asked.1 = count,
                 _ => return Err(Refusal::InvalidInput(format!("there is no parameter `{name}` of this kind"))),
             }
         }
-        let (seed, temperature, count) = asked;
+        let (seed, count) = asked;
         let count = u32::try_from(count).map_err(|_| Refusal::InvalidInput("count must not be negative".into()))?;
-        let temperature = Tensor { name: String::new(), datatype: Fp32, shape: vec![], data: temperature.to_le_bytes().into() };
         let mut growth = GrowthBuilder::new();
         let draws = growth
             .chain(count)
             .stage(&self.0)
             .input("seed", Source::Ints(vec![seed]))
-            .input("temperature", Source::Literal(temperature))
+            .input("temperature", Source::Rows(Rows { tensor: temperature, at: Affine::always(0) }))
             .add();
         growth.output_all("drawn", draws.output("drawn"));
         Ok(growth.finish())
@@ -79,11 +92,11 @@ fn weights() -> Weights {
         .into()
 }
 
-fn draw(seed: i64, temperature: f64, count: i64) -> Vec<f64> {
+fn draw(seed: i64, temperature: f32, count: i64) -> Vec<f64> {
     let sampler = Described::<Sampler>::new(&[]).unwrap();
     let request = TestRequest::new()
         .parameter("seed", Value::Int(seed))
-        .parameter("temperature", Value::Float(temperature))
+        .floats("temperature", &[1, 1], &[temperature])
         .parameter("count", Value::Int(count));
     let growth = sampler.unfold(&request).unwrap();
     evaluate(&sampler.description, &growth, &request, &weights()).outputs["drawn"].values.clone()
@@ -107,7 +120,7 @@ fn draws_follow_from_the_seed_and_the_step() {
 #[test]
 fn how_often_a_class_is_drawn_follows_its_probability_and_the_temperature() {
     const COUNT: i64 = 4000;
-    let often = |temperature: f64| {
+    let often = |temperature: f32| {
         let drawn = draw(1, temperature, COUNT);
         [0.0, 1.0, 2.0, 3.0].map(|class| drawn.iter().filter(|one| **one == class).count() as f64 / COUNT as f64)
     };

@@ -44,7 +44,7 @@ fn chains(state: &[u8]) -> u32 {
 }
 
 impl<const KEPT: u32> Plugin for Session<KEPT> {
-    fn describe(_: &Parameters, _: &Files) -> Result<(Self, Description), Refusal> {
+    fn describe(_: &Parameters, _: &Bundle) -> Result<(Self, Description), Refusal> {
         let mut model = ModelBuilder::new();
         model.input("x", Int64, &[-1]).input("weight", Int64, &[-1]);
         let cell = model.cell("sum", |cell| {
@@ -138,7 +138,7 @@ fn to_let_go_of_more_than_there_is_leaves_the_numbers_right() {
     /// Lets go of all that has come and will come.
     struct Careless;
     impl Plugin for Careless {
-        fn describe(_: &Parameters, _: &Files) -> Result<(Self, Description), Refusal> {
+        fn describe(_: &Parameters, _: &Bundle) -> Result<(Self, Description), Refusal> {
             Ok((Self, ModelBuilder::new().finish()))
         }
         fn unfold(&self, _: &Request) -> Result<Growth, Refusal> {

@@ -6,15 +6,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cellwright_backend::conformance::cells;
-use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
-use cellwright_backend::{CellIndex, LaneIndex, Row, Task};
+use cellwright_backend::{CellTypeId, LaneId, Row, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions, Kernels, Shares};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source};
 use cellwright_cell_graph::{Tensor, TypedCell};
+use cellwright_conformance::cells;
+use cellwright_conformance::driver::{Driver, growth_of, independent};
 
 /// How long each figure is measured.
 const BUDGET: Duration = Duration::from_millis(700);
@@ -32,7 +32,7 @@ fn lstm(hidden: usize, precision: Precision) -> Arc<TypedCell> {
 }
 
 /// So many endless chains on a fresh worker.
-fn lanes(worker: CpuWorker, cell: &Arc<TypedCell>, count: usize) -> (Driver, Vec<LaneIndex>) {
+fn lanes(worker: CpuWorker, cell: &Arc<TypedCell>, count: usize) -> (Driver, Vec<LaneId>) {
     let mut driver = Driver::new(Box::new(worker), std::slice::from_ref(cell));
     let width = cell.inputs[0].shape[0] as usize;
     let mut rng = Rng::new(5);
@@ -53,9 +53,9 @@ fn lanes(worker: CpuWorker, cell: &Arc<TypedCell>, count: usize) -> (Driver, Vec
 }
 
 /// Microseconds of a task of one step, from submission to completion: the median, and the best, which a busy machine disturbs less.
-fn measure(driver: &mut Driver, lanes: &[LaneIndex]) -> (f64, f64) {
-    let rows: Vec<(LaneIndex, u32)> = lanes.iter().map(|lane| (*lane, 0)).collect();
-    let first = driver.task(CellIndex(0), &rows, 1);
+fn measure(driver: &mut Driver, lanes: &[LaneId]) -> (f64, f64) {
+    let rows: Vec<(LaneId, u32)> = lanes.iter().map(|lane| (*lane, 0)).collect();
+    let first = driver.task(CellTypeId(0), &rows, 1);
     let (mut rows, mut step, mut seq, mut times) = (first.rows, 1, first.seq, Vec::new());
     let began = Instant::now();
     while began.elapsed() < BUDGET {
@@ -63,7 +63,7 @@ fn measure(driver: &mut Driver, lanes: &[LaneIndex]) -> (f64, f64) {
         rows.extend(lanes.iter().map(|lane| Row { lane: *lane, step }));
         seq += 1;
         let submitted = Instant::now();
-        driver.submit(Task { seq, cell: CellIndex(0), steps: 1, rows: std::mem::take(&mut rows), ..Task::default() });
+        driver.submit(Task { seq, cell: CellTypeId(0), steps: 1, rows: std::mem::take(&mut rows), ..Task::default() });
         if let Ok(Some(mut completed)) = driver.backend.complete() {
             times.push(submitted.elapsed());
             rows = std::mem::take(&mut completed.rows);

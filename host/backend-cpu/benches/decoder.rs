@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::conformance::cells::{self, Draft};
-use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
-use cellwright_backend::{CellIndex, LaneIndex, Row, Task};
+use cellwright_backend::{CellTypeId, LaneId, Row, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
+use cellwright_conformance::cells::{self, Draft};
+use cellwright_conformance::driver::{Driver, growth_of, independent};
 
 /// How long each figure is measured.
 const BUDGET: Duration = Duration::from_millis(1500);
@@ -60,7 +60,7 @@ fn decoder(hidden: usize, words: usize, precision: Precision, found: Found) -> A
 }
 
 /// So many endless chains on a fresh worker of one thread.
-fn lanes(cell: &Arc<TypedCell>, count: usize) -> (Driver, Vec<LaneIndex>) {
+fn lanes(cell: &Arc<TypedCell>, count: usize) -> (Driver, Vec<LaneId>) {
     let options = DomainOptions { table_bytes: Some(0), ..DomainOptions::default() };
     let domain = CpuDomain::new(options).expect("an arena");
     let worker = CpuWorker::new(domain, CpuOptions { threads: 1, ..CpuOptions::default() }).expect("a thread");
@@ -83,9 +83,9 @@ fn lanes(cell: &Arc<TypedCell>, count: usize) -> (Driver, Vec<LaneIndex>) {
 }
 
 /// Milliseconds of a task of one step: the median and the best.
-fn measure(driver: &mut Driver, lanes: &[LaneIndex]) -> (f64, f64) {
-    let rows: Vec<(LaneIndex, u32)> = lanes.iter().map(|lane| (*lane, 0)).collect();
-    let first = driver.task(CellIndex(0), &rows, 1);
+fn measure(driver: &mut Driver, lanes: &[LaneId]) -> (f64, f64) {
+    let rows: Vec<(LaneId, u32)> = lanes.iter().map(|lane| (*lane, 0)).collect();
+    let first = driver.task(CellTypeId(0), &rows, 1);
     let (mut rows, mut step, mut seq, mut times) = (first.rows, 1, first.seq, Vec::new());
     let began = Instant::now();
     while began.elapsed() < BUDGET {
@@ -93,7 +93,7 @@ fn measure(driver: &mut Driver, lanes: &[LaneIndex]) -> (f64, f64) {
         rows.extend(lanes.iter().map(|lane| Row { lane: *lane, step }));
         seq += 1;
         let submitted = Instant::now();
-        driver.submit(Task { seq, cell: CellIndex(0), steps: 1, rows: std::mem::take(&mut rows), ..Task::default() });
+        driver.submit(Task { seq, cell: CellTypeId(0), steps: 1, rows: std::mem::take(&mut rows), ..Task::default() });
         if let Ok(Some(mut completed)) = driver.backend.complete() {
             times.push(submitted.elapsed());
             rows = std::mem::take(&mut completed.rows);

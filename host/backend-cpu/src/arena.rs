@@ -1,7 +1,11 @@
 //! The slots of a domain: one large reservation, shared by its workers without a lock.
 //!
-//! Whose turn it is to write which slots is the scheduler's knowledge: a slot belongs to one lane at a time, and what reads a node runs after
-//! what wrote it. The arena checks bounds and nothing else.
+//! The scheduler knows who may write which slots: a slot belongs to one lane at a time, and a
+//! reader of a node runs after its writer. The arena checks bounds and nothing else.
+//!
+//! An arena is reserved as a whole before any model is loaded. Untouched pages take no memory, so
+//! calibrated limits need not size it. Touched ones are asked for as large pages, so an arena grows
+//! by 2 MiB.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;

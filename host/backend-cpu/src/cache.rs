@@ -1,4 +1,7 @@
-//! What the last cache keeps of weights that are read again and again.
+//! The part of the last cache that weights may count on: weights that are read again and again.
+//!
+//! A plan whose weights fit is computed by rows, with all weights read by every thread
+//! (`plan::run`). Weights that do not fit come from memory each time.
 
 use std::path::Path;
 use std::sync::LazyLock;

@@ -1,8 +1,11 @@
-//! A cell as workers run it: as a whole, or in two halves of which the first runs ahead or is looked up in a table; or input by input.
+//! A cell as workers run it: whole, in two halves (computed ahead or looked up), or input by input.
 //!
-//! The first three give the same bits: halves have the sums of the whole, cut between terms alone (`cellwright_cell_graph::{sums, hoist}`), and a product that goes on where another ended
-//! takes up what that one put down, at every precision. So which of them runs may depend on anything: on memory, on how many rows there are, on how many steps. A cell that can be taken
-//! input by input always is, because it gives other bits then; which of its parts are looked up may again depend on anything.
+//! Whole and halves have the same bits. Halves keep the sums of the whole, cut between terms alone
+//! (`cellwright_cell_graph::{sums, hoist}`), and a later product takes up the sum that an earlier
+//! one put down, at every precision. So the choice may depend on anything: memory, rows, steps.
+//!
+//! A cell that can be taken input by input always is, because its bits differ then. Which of its
+//! parts are looked up may again depend on anything.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -1,5 +1,11 @@
-//! What the workers of one memory domain share: the arena, and each cell type's compiled plans with their packed weights, and tables by
-//! token.
+//! The memory that the workers of a domain share: the arena, compiled plans with packed weights,
+//! and tables by token.
+//!
+//! Each NUMA node with workers is a domain of its own, with its own arena, tables and weights. A
+//! step reads all weights of its cell, and weights on another node would be the slowest memory
+//! there is. The price is that a machine of two nodes holds them twice. Nothing is bound to a node:
+//! memory lies where it is touched first, and every part is first touched by a thread that keeps to
+//! its node (`topology`).
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

@@ -1,7 +1,18 @@
-//! Threads that the workers of a domain lend each other: while one has nothing to run, its share of the machine is there for the others.
+//! Threads that the workers of a domain lend each other while they have no task.
 //!
-//! Threads are not handed over. A domain counts those of its workers that have no task, and a worker that has one takes as many helpers of its own as
-//! its team's guests, for a step at a time: as soon as their workers have tasks themselves the count is below zero, and guests leave before the next step.
+//! The scheduler gives each request to one worker and knows nothing of threads. So an idle worker's
+//! share of the machine is lent to the others. No thread changes hands. The domain counts the
+//! threads of workers without a task, and a busy worker uses as many spare helpers of its own
+//! (guests), for one step at a time. When their workers get tasks the count falls below zero, and
+//! guests leave before the next step.
+//!
+//! Threads are lent once the other workers have neither begun nor ended a task for 0.3 ms. A busy
+//! worker has shorter pauses between tasks, and threads lent in those would be missing at once. A
+//! worker that gets a task first waits up to 1 ms for its threads. Taking them at once would only
+//! hold up a step that is half done on them.
+//!
+//! So two workers of one thread answer a lone request about as fast as one worker of two threads
+//! does. The order of a sum does not depend on who computes it.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};

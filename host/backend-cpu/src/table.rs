@@ -1,8 +1,15 @@
-//! What the first half of a cell gives for each token, or what one input adds to a cell's sums, kept from the first time that a token is seen.
+//! Tables by token: what the first half of a cell gives for a token, or what one input adds to a
+//! sum.
 //!
-//! Nothing is computed for it when a cell is loaded: no worker is kept from its tasks, and a vocabulary of which little is used takes little memory.
-//! Workers of a domain share a table. A row is written once, by whoever claims its token, and read only when it is complete. Rows stand in the order in
-//! which their tokens came; a table that has fewer rows than there are tokens has those of the first.
+//! A row is computed when its token is first seen, not when the cell is loaded. So no worker is
+//! kept from its tasks, and a vocabulary that is little used takes little memory. Rows hold exactly
+//! what would be computed, so a lookup changes no bit. What a product puts down is f32 at every
+//! precision.
+//!
+//! Workers of a domain share a table. A row is written once, by the worker that claims its token,
+//! and read only when complete. All tables of a domain share one budget. A vocabulary that does not
+//! fit gets half of what is left, for the tokens that come first, if that is room for a quarter of
+//! them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -217,9 +224,9 @@ impl Drop for Untouched {
 
 #[cfg(test)]
 mod tests {
-    use cellwright_backend::conformance::cells;
     use cellwright_cell_graph::Tensor;
     use cellwright_cell_graph::hoist;
+    use cellwright_conformance::cells;
 
     use super::*;
 

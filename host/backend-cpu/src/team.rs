@@ -1,8 +1,13 @@
-//! A worker's threads: the worker's own and helpers that wait, spinning for a moment and then asleep.
+//! A worker's threads: the worker's own and its helpers, which spin for a moment and then sleep.
 //!
-//! A job is one closure that is called with each thread's number. Who does what is decided by number, but for parts of helpers that have not begun when
-//! the worker's own thread has done its part: it does those too, instead of waiting until a helper is awake, or has a processor. Beside its own helpers a
-//! team may have guests for a while: helpers that stand in for threads of other workers which have nothing to do (see `lending`).
+//! A job is one closure that is called with each thread's number, and the number decides who does
+//! what. There is one exception: when the worker's own thread has done its part, it also does the
+//! parts of helpers that have not begun. So it does not wait for a helper to wake up or to get a
+//! processor. A helper that wakes up too late for its part waits for the end of the job, 2 ms at
+//! most. Otherwise it would be asleep when the next job begins.
+//!
+//! Beside its own helpers a team may have guests for a while: helpers in place of threads of other
+//! workers that have nothing to do (see `lending`).
 
 mod whereabouts;
 

@@ -1,7 +1,14 @@
-//! Which processors there are, which of them are one core, and which memory is near to which: what Linux says under `/sys/devices/system`.
+//! The machine's processors: which of them share a core, and which memory is near to which, as
+//! Linux says under `/sys/devices/system`.
 //!
-//! It says how workers are laid out where nobody says it, and puts threads on the processors of a node. Whatever the system does not say counts as a
-//! machine of one node whose processors are cores; nothing here fails.
+//! It lays out workers where nobody else does, and keeps threads to a node's processors. A worker's
+//! threads are counted by cores, not by processors: two processors of one core share the units that
+//! multiply, and one thread keeps those busy. A thread keeps to its node, not to one core. The
+//! engine's and the connections' threads come and go on the same cores, and a bound thread would
+//! wait for its own core beside an idle one.
+//!
+//! On a machine of one node no thread is placed. Missing facts count as a machine of one node whose
+//! processors are cores; nothing here fails.
 
 use std::collections::BTreeSet;
 use std::fs::read_to_string;

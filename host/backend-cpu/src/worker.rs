@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
-    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, Lane, LoadError, NodeLayout, Prepare, Prepared, Row, SLOT_BYTES, Slot,
+    Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, Lane, LoadError, NodeLayout, Prepare, Prepared, Row, SLOT_BYTES, Slot,
     TableInfo, Task,
 };
 use cellwright_cell_graph::TypedCell;
@@ -148,7 +148,7 @@ impl CpuWorker {
 
     /// What the products of a loaded cell are.
     #[must_use]
-    pub fn work(&self, index: CellIndex) -> Option<CellWork> {
+    pub fn work(&self, index: CellTypeId) -> Option<CellWork> {
         let loaded = self.cells.get(index.index())?.as_ref()?;
         let (row_flops, packed_bytes) = loaded.plan.products();
         Some(CellWork { row_flops, packed_bytes })
@@ -219,7 +219,7 @@ impl CpuWorker {
 
     /// Runs the cell once over the batch: at once, or, if it is large, in parts of about equal size, which no row can tell. With what its first half gave
     /// `ahead`, the second alone.
-    fn step(&mut self, cell: CellIndex, ahead: bool, completed: &mut Completed) -> Result<(), DeviceLost> {
+    fn step(&mut self, cell: CellTypeId, ahead: bool, completed: &mut Completed) -> Result<(), DeviceLost> {
         let Some(loaded) = self.cells.get(cell.index()).and_then(Option::as_ref) else {
             return Err(self.lost(format!("a task names cell {}, which is not loaded", cell.0)));
         };
@@ -288,7 +288,7 @@ impl Backend for CpuWorker {
         Arc::new(Preparer { domain: Arc::clone(&self.domain), processors: self.processors.clone() })
     }
 
-    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
+    fn install(&mut self, index: CellTypeId, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
         // The first thing that a worker is told, on the thread that it has for good: whatever memory it touches from now on is near to it.
         if let Some(processors) = self.processors.as_ref().filter(|_| !std::mem::replace(&mut self.is_placed, true)) {
             processors.keep_thread();
@@ -307,11 +307,11 @@ impl Backend for CpuWorker {
         Ok(())
     }
 
-    fn table(&self, index: CellIndex) -> Option<Arc<TableInfo>> {
+    fn table(&self, index: CellTypeId) -> Option<Arc<TableInfo>> {
         self.cells.get(index.index())?.as_ref()?.plan.info().cloned()
     }
 
-    fn unload(&mut self, index: CellIndex) {
+    fn unload(&mut self, index: CellTypeId) {
         if let Some(entry) = self.cells.get_mut(index.index()) {
             *entry = None;
         }
@@ -361,14 +361,14 @@ impl Backend for CpuWorker {
     }
 
     // Nobody is to borrow its threads meanwhile.
-    fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+    fn time_batch(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.domain.lending.begin(&mut self.team);
         let timed = self.timed(index, rows);
         self.domain.lending.end(&mut self.team);
         timed
     }
 
-    fn time_batch_lent(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+    fn time_batch_lent(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.domain.lending.begin(&mut self.team);
         self.domain.lending.take_idle(&mut self.team);
         let timed = self.timed(index, rows);

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
-use cellwright_backend::conformance::{cells, trees};
-use cellwright_backend::{Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Slot, Task};
+use cellwright_backend::{Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Slot, Task};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Retention, Source};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
+use cellwright_conformance::driver::{Driver, growth_of, independent};
+use cellwright_conformance::{cells, trees};
 
 const HIDDEN: usize = 128;
 const WORDS: usize = 2100;
@@ -71,11 +71,11 @@ impl Backend for Counted {
         self.0.preparer()
     }
 
-    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
+    fn install(&mut self, index: CellTypeId, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
         self.0.install(index, cell, prepared)
     }
 
-    fn unload(&mut self, index: CellIndex) {
+    fn unload(&mut self, index: CellTypeId) {
         self.0.unload(index);
     }
 
@@ -99,7 +99,7 @@ impl Backend for Counted {
         counted(|| self.0.recycle(completed));
     }
 
-    fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+    fn time_batch(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.0.time_batch(index, rows)
     }
 }
@@ -138,7 +138,7 @@ fn allocations(cell: &Arc<TypedCell>, input: &Arc<Tensor>, threads: usize) -> Ve
     let task = |first: u32| {
         let rows: Vec<_> = lanes.iter().map(|lane| (*lane, first)).collect();
         let before = ALLOCATIONS.load(Ordering::SeqCst);
-        let completed = driver.task(CellIndex(0), &rows, STEPS_AT_ONCE);
+        let completed = driver.task(CellTypeId(0), &rows, STEPS_AT_ONCE);
         driver.backend.recycle(completed);
         ALLOCATIONS.load(Ordering::SeqCst) - before
     };
@@ -154,12 +154,12 @@ fn tree_allocations(threads: usize) -> Vec<u64> {
     let placed = trees::place(&mut driver, &vec![tree; ROWS]);
     for step in 0..leaves as u32 {
         let rows: Vec<_> = placed.iter().map(|placed| (placed.lanes[0][0], step)).collect();
-        driver.task(CellIndex(0), &rows, 1);
+        driver.task(CellTypeId(0), &rows, 1);
     }
     let task = |step: u32| {
         let rows: Vec<_> = placed.iter().map(|placed| (placed.lanes[1][0], step)).collect();
         let before = ALLOCATIONS.load(Ordering::SeqCst);
-        let completed = driver.task(CellIndex(1), &rows, 1);
+        let completed = driver.task(CellTypeId(1), &rows, 1);
         driver.backend.recycle(completed);
         ALLOCATIONS.load(Ordering::SeqCst) - before
     };

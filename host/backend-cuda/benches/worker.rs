@@ -10,21 +10,21 @@ use std::sync::atomic::AtomicU32;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::conformance::cells::{self, Draft};
-use cellwright_backend::conformance::driver::{growth_of, independent};
-use cellwright_backend::{Backend, CellIndex, Lane, LaneIndex, NodeLayout, PlacedGrowth, Row, Slot, Task};
+use cellwright_backend::{Backend, CellTypeId, Lane, LaneId, NodeLayout, PlacedGrowth, Row, Slot, Task};
 use cellwright_backend_cuda::driver::idle::Idle;
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell, UnfoldedGrowth};
+use cellwright_conformance::cells::{self, Draft};
+use cellwright_conformance::driver::{growth_of, independent};
 
 /// As in the binary.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const CELL: CellIndex = CellIndex(0);
+const CELL: CellTypeId = CellTypeId(0);
 const HIDDEN: usize = 1024;
 /// Steps of a request.
 const LENGTH: u32 = 24;
@@ -83,9 +83,9 @@ fn tasks(growth: &Arc<UnfoldedGrowth>, (rows, steps): (u32, u32), slots: u32, se
             seq: *seq,
             cell: CELL,
             steps,
-            rows: (0..rows).map(|row| Row { lane: LaneIndex(row), step: of_step(at, row) }).collect(),
-            leaves: begun(at).map(LaneIndex).collect(),
-            joins: begun(at).map(|row| (LaneIndex(row), lane(growth, Slot(row * slots)))).collect(),
+            rows: (0..rows).map(|row| Row { lane: LaneId(row), step: of_step(at, row) }).collect(),
+            leaves: begun(at).map(LaneId).collect(),
+            joins: begun(at).map(|row| (LaneId(row), lane(growth, Slot(row * slots)))).collect(),
             ..Task::default()
         }
     };
@@ -118,7 +118,7 @@ fn measure(cell: &Arc<TypedCell>, (rows, steps): (u32, u32), is_apart: bool) -> 
         let mut tasks = if is_apart { made_apart(make) } else { make() };
         if round == 0 {
             // Those that are under way when it begins.
-            tasks[0].joins = (0..rows).map(|row| (LaneIndex(row), lane(&growth, Slot(row * slots)))).collect();
+            tasks[0].joins = (0..rows).map(|row| (LaneId(row), lane(&growth, Slot(row * slots)))).collect();
         }
         held.swap(0, 1);
         held[0] = tasks.iter().flat_map(|task| &task.joins).map(|(_, lane)| Arc::clone(lane)).collect::<Vec<_>>();

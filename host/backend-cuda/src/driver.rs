@@ -1,8 +1,18 @@
-//! What the worker asks of a device: memory, streams, launches, events and signals; nothing else of a device is known above.
+//! What the worker asks of a device: memory, streams, launches, graphs, events and signals.
 //!
-//! A [`Driver`] is one device, used from one thread at a time. Work is queued on [`Stream`]s and runs in the order of its stream; streams run beside
-//! one another unless events order them. What is *not* promised: that work has begun when a call returns, that a fault shows in the call that caused
-//! it, that memory holds anything in particular when it is allocated.
+//! The worker knows nothing else of a device. A [`Driver`] is one device, used from one thread at a
+//! time. Work is queued on [`Stream`]s and runs in the order of its stream. Streams run beside one
+//! another unless events order them.
+//!
+//! Not promised: that work has begun when a call returns, that a fault shows in the call that
+//! caused it, that new memory holds anything in particular.
+//!
+//! A task is complete when the device has stored a number in pinned memory, which the worker polls.
+//! Between two looks the worker submits new tasks, so that the device has its next task before it
+//! needs it.
+//!
+//! The suite `promises` holds every driver to its promises: the emulated one in every run of the
+//! tests, a real one in `tests/gpu/run`.
 
 mod compiler;
 #[cfg(feature = "cuda")]
@@ -14,7 +24,6 @@ pub(crate) mod guarded;
 pub mod idle;
 pub mod peer;
 pub mod pinned;
-pub mod products;
 #[cfg(feature = "testing")]
 pub mod promises;
 pub(crate) mod waiting;
@@ -24,7 +33,6 @@ use std::time::Duration;
 pub use compiler::Compiler;
 pub use peer::Peer;
 pub use pinned::Pinned;
-pub use products::Products;
 pub use waiting::WAIT_MAX;
 
 /// An address in a device's memory.
@@ -200,12 +208,6 @@ pub trait Driver: Send {
 
     /// Gives a kernel back that was compiled. Waits until nothing that is queued needs it.
     fn release(&mut self, kernel: Kernel) -> Done;
-
-    /// The library of products that there is for this device.
-    ///
-    /// # Errors
-    /// Why there is none, in words that may follow "because".
-    fn products(&mut self) -> Result<&mut dyn Products, String>;
 
     /// How many blocks of so many threads and so much shared memory (beyond what the kernel declares) run at once on the whole device, if nothing else
     /// runs there; 0 if none can, or if the device has no cooperative launches.

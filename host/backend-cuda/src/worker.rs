@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
-    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LaneIndex, LoadError, Peer, Prepare, Prepared, Progress, SLOT_BYTES, Slot,
+    Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LaneId, LoadError, Peer, Prepare, Prepared, Progress, SLOT_BYTES, Slot,
     TableInfo, Taken, Task,
 };
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
@@ -152,7 +152,7 @@ impl CudaWorker {
         })
     }
 
-    fn resident(&mut self, cell: CellIndex) -> Result<Arc<Resident>, DeviceLost> {
+    fn resident(&mut self, cell: CellTypeId) -> Result<Arc<Resident>, DeviceLost> {
         match self.cells.get(cell.index()).and_then(Option::as_ref) {
             Some(resident) => Ok(Arc::clone(resident)),
             None => Err(self.device.lose(format!("a task names cell {}, which is not loaded", cell.0))),
@@ -183,7 +183,7 @@ impl CudaWorker {
     }
 
     /// A lane is nobody's from that task on.
-    fn forget(&mut self, lane: LaneIndex, seq: u64) {
+    fn forget(&mut self, lane: LaneId, seq: u64) {
         self.ahead.kept.forget_lane(lane);
         if let Some(words) = self.lanes.leave(lane, seq).and_then(|whose| whose.words) {
             self.words.leave(&words);
@@ -282,7 +282,7 @@ impl Backend for CudaWorker {
         })
     }
 
-    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
+    fn install(&mut self, index: CellTypeId, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
         let Ok(ready) = prepared.downcast::<ReadyCell>() else { unreachable!("a worker is given what its own preparer made") };
         let resident = self.resident_of(cell, *ready)?;
         if index.index() >= self.cells.len() {
@@ -293,16 +293,16 @@ impl Backend for CudaWorker {
         Ok(())
     }
 
-    fn table(&self, index: CellIndex) -> Option<Arc<TableInfo>> {
+    fn table(&self, index: CellTypeId) -> Option<Arc<TableInfo>> {
         self.cells.get(index.index())?.as_ref()?.table_info()
     }
 
-    fn steps_together(&self, index: CellIndex) -> bool {
+    fn steps_together(&self, index: CellTypeId) -> bool {
         let resident = self.cells.get(index.index()).and_then(Option::as_ref);
         resident.and_then(|resident| resident.plan.recurrence.as_ref()).is_some_and(|recurrence| recurrence.is_steady)
     }
 
-    fn unload(&mut self, index: CellIndex) {
+    fn unload(&mut self, index: CellTypeId) {
         if let Some(entry) = self.cells.get_mut(index.index()) {
             *entry = None;
         }
@@ -392,7 +392,7 @@ impl Backend for CudaWorker {
         }
     }
 
-    fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+    fn time_batch(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.device.is_there()?;
         let resident = self.resident(index)?;
         self.drain()?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use cellwright_cell_graph::unfolded::{Retention, UnfoldedChain, UnfoldedStage};
 use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 
-use crate::task::{CellIndex, Slot};
+use crate::task::{CellTypeId, Slot};
 
 /// What is true of a whole request.
 #[derive(Debug, Default)]
@@ -130,7 +130,7 @@ pub struct PlacedGrowth {
     /// The graph.
     pub growth: Arc<UnfoldedGrowth>,
     /// The model's cells, by position, as they are loaded.
-    pub cells: Arc<[CellIndex]>,
+    pub cells: Arc<[CellTypeId]>,
     /// For each chain of it and each stage: the first slot.
     pub slots: FirstSlots,
     /// For each chain of it: how many steps it executes; the length's bound until a stop is known. Written by the worker that runs it.

@@ -1,11 +1,13 @@
 //! Where the outputs of one node lie in its slots.
+//!
+//! A slot is 64 bytes, not one value. So nodes of all sizes share one arena without size classes,
+//! at the price of rounding up.
 
 use cellwright_cell_graph::{Datatype, TypedCell};
 
 use crate::task::Slot;
 
-/// The unit in which arenas are handed out: a cache line.
-pub const SLOT_BYTES: usize = 64;
+pub use cellwright_cell_graph::SLOT_BYTES;
 
 /// One node's outputs, each at a multiple of [`SLOT_BYTES`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,17 +1,21 @@
-//! What the engine asks of a device: take cells that were made ready, take tasks in order, say what is done.
+//! What the engine asks of a device: take cells that were made ready, take tasks in order, report
+//! what is done.
 //!
-//! A [`Backend`] is one worker's device. It owns the bytes (arenas, weights); the scheduler owns the numbers (slots, lanes, tasks). The suite in
-//! `conformance` is what every backend must pass.
+//! A [`Backend`] is one worker's device. It owns the bytes (arenas, weights); the scheduler owns
+//! the numbers (slots, lanes, tasks). No backend allocates a slot, and the scheduler never sees a
+//! value.
+//!
+//! Tasks of one worker complete in the order in which they were handed over. The scheduler relies
+//! on it: it may release a node before the node's inputs are computed, because the producer is
+//! ahead in the same order.
+//!
+//! The suite in `host/conformance` is what every backend must pass.
 
-#[cfg(feature = "testing")]
-pub mod conformance;
 pub mod lane;
 pub mod layout;
 pub mod machine;
 pub mod peer;
 pub mod prepare;
-#[cfg(feature = "testing")]
-pub mod reference;
 pub mod resolve;
 pub mod task;
 
@@ -26,7 +30,7 @@ pub use layout::{NodeLayout, SLOT_BYTES};
 pub use peer::{Peer, Taken};
 pub use prepare::{AsItIs, Prepare, Prepared};
 pub use resolve::{Giver, InputRef};
-pub use task::{CellIndex, Completed, Delivered, LaneIndex, Refused, Row, RowError, Slot, Stopped, Task};
+pub use task::{CellTypeId, Completed, Delivered, LaneId, Refused, Row, RowError, Slot, Stopped, Task};
 
 /// A device and what it can hold, for people and for planning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,32 +125,32 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// If the device cannot run the cell or has no room for it.
-    fn install(&mut self, index: CellIndex, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError>;
+    fn install(&mut self, index: CellTypeId, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError>;
 
     /// Both, on the calling thread.
     ///
     /// # Errors
     /// As [`Prepare::prepare`] and [`Backend::install`].
-    fn load(&mut self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
+    fn load(&mut self, index: CellTypeId, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
         let prepared = self.preparer().prepare(cell)?;
         self.install(index, cell, prepared)
     }
 
     /// The tables by which the device looks up what a loaded cell computes of a token, if it has some or may come to.
-    fn table(&self, index: CellIndex) -> Option<Arc<TableInfo>> {
+    fn table(&self, index: CellTypeId) -> Option<Arc<TableInfo>> {
         let _ = index;
         None
     }
 
     /// Whether several steps of a task of a loaded cell take hardly more than their own time: what comes with each task, and with each step that is launched by
     /// itself, is more than a step. Tasks then have several steps also where rows end meanwhile.
-    fn steps_together(&self, index: CellIndex) -> bool {
+    fn steps_together(&self, index: CellTypeId) -> bool {
         let _ = index;
         false
     }
 
     /// Forgets a cell that no task in flight names.
-    fn unload(&mut self, index: CellIndex);
+    fn unload(&mut self, index: CellTypeId);
 
     /// Takes a task; at most as many as the engine's configuration allows are outstanding. Returns at once: an asynchronous device is given
     /// the work, a synchronous one does it in [`Backend::complete`].
@@ -223,13 +227,13 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// If the device is lost.
-    fn time_batch(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost>;
+    fn time_batch(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost>;
 
     /// The same with all that workers of its domain lend it which have nothing to do, if they do.
     ///
     /// # Errors
     /// If the device is lost.
-    fn time_batch_lent(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+    fn time_batch_lent(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.time_batch(index, rows)
     }
 }

@@ -1,4 +1,9 @@
-//! State that goes from one device to another without passing through the host: what devices know of each other, and what becomes of it on the way.
+//! State that moves from one device to another without passing through the host.
+//!
+//! A device says once, when the engine starts, which other devices' memory it can read. A move is
+//! then asked of the target alone ([`crate::Backend::take`]). The source is neither asked nor
+//! waited for: requests move between their tasks, so the state is complete before the move is
+//! decided.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,4 +1,9 @@
-//! Cells made ready on threads other than a worker's, which runs other models' tasks meanwhile.
+//! Loading a cell without holding up the worker, which runs other models' tasks meanwhile.
+//!
+//! The slow parts of loading need no device: planning, packing, compiling. The thread that loads
+//! the model calls [`Prepare`] for them. The worker's own thread only installs the result, between
+//! two tasks, and times one batch after another, each between two tasks. A panic in the first part
+//! ends that load alone.
 
 use std::any::Any;
 use std::sync::Arc;

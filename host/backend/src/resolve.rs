@@ -7,7 +7,7 @@ use cellwright_cell_graph::unfolded::{Retention, Source};
 use cellwright_cell_graph::{Tensor, graph::Affine};
 
 use crate::lane::{Lane, PlacedGrowth};
-use crate::task::{CellIndex, Slot};
+use crate::task::{CellTypeId, Slot};
 
 /// Where a row is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum InputRef<'a> {
         /// Which output of the node.
         output: u32,
         /// The cell that produced it.
-        cell: CellIndex,
+        cell: CellTypeId,
     },
     /// Bytes in host memory, in the port's datatype.
     Host(&'a [u8]),
@@ -36,7 +36,7 @@ pub enum InputRef<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Giver<'a> {
     /// Its cell.
-    pub cell: CellIndex,
+    pub cell: CellTypeId,
     /// Which of its outputs the input is.
     pub output: u32,
     /// Its own first input.
@@ -208,7 +208,7 @@ mod tests {
             EarlierChain { chain: EARLIER, stages: vec![(Slot(900), Retention::All, 1)], executed: ([AtomicU32::new(2)].into(), 0) };
         let placed = PlacedGrowth {
             growth: Arc::new(growth),
-            cells: [CellIndex(30), CellIndex(31)].into(),
+            cells: [CellTypeId(30), CellTypeId(31)].into(),
             slots: [vec![Slot(100)], vec![Slot(200)]].into(),
             executed: [AtomicU32::new(3), AtomicU32::new(8)].into(),
             earlier: vec![earlier],
@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn slot(first: u32, place: u32, cell: u32) -> InputRef<'static> {
-        InputRef::Slot { first: Slot(first), place, output: 1, cell: CellIndex(cell) }
+        InputRef::Slot { first: Slot(first), place, output: 1, cell: CellTypeId(cell) }
     }
 
     #[test]

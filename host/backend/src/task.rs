@@ -4,38 +4,7 @@ use std::sync::Arc;
 
 use crate::lane::Lane;
 
-macro_rules! ids {
-    ($($(#[$doc:meta])* $name:ident($inner:ty);)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub $inner);
-
-        impl $name {
-            /// As an index.
-            #[must_use]
-            pub const fn index(self) -> usize {
-                self.0 as usize
-            }
-        }
-    )*};
-}
-
-ids! {
-    /// A loaded cell type, dense.
-    CellIndex(u32);
-    /// A lane in a worker's table, dense.
-    LaneIndex(u32);
-    /// A position in an arena, in units of [`crate::SLOT_BYTES`].
-    Slot(u32);
-}
-
-/// A lane and the (first) step it executes. A step at or beyond the chain's bound is padding: computed on zeros, leaving nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the summary says it all")]
-pub struct Row {
-    pub lane: LaneIndex,
-    pub step: u32,
-}
+pub use cellwright_cell_graph::{CellTypeId, LaneId, Row, Slot};
 
 /// Rows of one cell type to run together, `steps` times.
 #[derive(Debug, Default)]
@@ -43,15 +12,15 @@ pub struct Task {
     /// Counts up by one from task to task on a worker.
     pub seq: u64,
     /// What to run.
-    pub cell: CellIndex,
+    pub cell: CellTypeId,
     /// Each row runs its step and the following ones, so many.
     pub steps: u32,
     /// The rows.
     pub rows: Vec<Row>,
     /// Lanes this worker does not know yet and this or a later task names.
-    pub joins: Vec<(LaneIndex, Arc<Lane>)>,
+    pub joins: Vec<(LaneId, Arc<Lane>)>,
     /// Lanes that no task from this one on names, to be forgotten before the joins.
-    pub leaves: Vec<LaneIndex>,
+    pub leaves: Vec<LaneId>,
     /// Runs of slots `(first, count)` to zero first, because another tenant held them.
     pub scrub: Vec<(Slot, u32)>,
 }
@@ -60,7 +29,7 @@ pub struct Task {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Stopped {
-    pub lane: LaneIndex,
+    pub lane: LaneId,
     pub step: u32,
 }
 
@@ -83,7 +52,7 @@ pub enum RowError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Refused {
-    pub lane: LaneIndex,
+    pub lane: LaneId,
     pub step: u32,
     pub error: RowError,
 }
@@ -92,7 +61,7 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {
     /// Whose.
-    pub lane: LaneIndex,
+    pub lane: LaneId,
     /// Which output of the stage.
     pub output: u32,
     /// Which step.

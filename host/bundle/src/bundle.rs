@@ -6,19 +6,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cellwright_cell_graph::typed::Precision;
-use cellwright_cell_graph::{Attribute, Weights};
-use cellwright_plugin_runtime::{Files, NoFiles};
+use cellwright_cell_graph::{Attribute, Description, Tensor, WeightSpec, Weights};
+use cellwright_plugin_runtime::BundleView;
 use cellwright_toml_faults as toml_faults;
 
 use crate::builtin;
-use crate::error::BundleError;
+use crate::error::{BundleError, WeightsFault};
 use crate::folder::Folder;
 use crate::manifest::{self, CellSettings, LimitSettings, Manifest};
 use crate::parameters;
 use crate::samples::Samples;
-use crate::weights;
+use crate::weights::{self, Header};
 
 const PLUGIN_BYTES_MAX: u64 = 64 << 20;
+/// Of a file that a plugin may read when it describes itself.
+const PLUGIN_FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A model bundle: everything of it but what the plugin will say.
 #[derive(Clone, Debug)]
@@ -26,7 +28,7 @@ pub struct Bundle {
     name: String,
     plugin: PluginBytes,
     parameters: Vec<Attribute>,
-    weights: Weights,
+    weights: BundleWeights,
     precision: Precision,
     limits: LimitSettings,
     cells: BTreeMap<String, CellSettings>,
@@ -34,6 +36,61 @@ pub struct Bundle {
     policy: Option<NamedPolicy>,
     samples: Samples,
     folder: Option<Folder>,
+}
+
+/// Where the weights are.
+#[derive(Clone, Debug)]
+enum BundleWeights {
+    Memory(Weights),
+    File(Arc<WeightsFile>),
+}
+
+#[derive(Debug)]
+struct WeightsFile {
+    folder: Folder,
+    file: String,
+    header: Header,
+    allow_non_finite: Vec<String>,
+}
+
+impl WeightsFile {
+    fn read(&self, description: &Description) -> Result<Weights, BundleError> {
+        let in_file = |fault| BundleError::File { file: self.file.clone(), fault };
+        let (file, _) = self.folder.reader(&self.file, weights::BYTES_MAX).map_err(in_file)?;
+        let weights = self.header.contents(file, &description.weights_read(), &self.allow_non_finite);
+        weights.map_err(|fault| self.at_fault(fault))
+    }
+
+    fn check_unread(&self, description: &Description) -> Result<(), BundleError> {
+        let unread = self.header.check_unread(&description.weights_read(), &description.ignored_weights);
+        unread.map_err(|fault| self.at_fault(fault))
+    }
+
+    fn at_fault(&self, fault: WeightsFault) -> BundleError {
+        BundleError::Weights { file: self.file.clone(), fault }
+    }
+}
+
+/// What a plugin sees of its bundle.
+struct View {
+    folder: Option<Folder>,
+    weights: Vec<WeightSpec>,
+}
+
+impl BundleView for View {
+    /// What cannot be read is not there, as far as a plugin is concerned.
+    fn file(&self, path: &str) -> Option<Vec<u8>> {
+        self.folder.as_ref()?.read(path, PLUGIN_FILE_BYTES_MAX).ok()
+    }
+
+    fn weights(&self) -> &[WeightSpec] {
+        &self.weights
+    }
+}
+
+fn spec(weight: &Tensor) -> WeightSpec {
+    let shape = weight.shape.iter().map(|extent| *extent as u64).collect();
+    WeightSpec { name: weight.name.clone(), datatype: Some(weight.datatype), shape }
 }
 
 /// A batching policy by its name. Which there are, a bundle does not know; so who does can say where a wrong one is.
@@ -77,14 +134,16 @@ impl Bundle {
         let manifest = Manifest::parse(&text)?;
         let parameters = parameters::flatten(&manifest.parameters)?;
         let plugin = PluginBytes::read(&folder, &manifest.plugin)?;
+        let samples = Samples::read(&folder, manifest.samples()?, manifest.precision)?;
         let weights = match &manifest.weights {
             Some(file) => {
                 let (reader, length) = folder.reader(file, weights::BYTES_MAX).map_err(|fault| in_file(file, fault))?;
-                weights::read(reader, length).map_err(|fault| BundleError::Weights { file: file.clone(), fault })?
+                let header = Header::read(reader, length).map_err(|fault| BundleError::Weights { file: file.clone(), fault })?;
+                let (header, allow_non_finite) = (header.without(&manifest.ignore), manifest.allow_non_finite);
+                BundleWeights::File(Arc::new(WeightsFile { folder: folder.clone(), file: file.clone(), header, allow_non_finite }))
             }
-            None => Weights::default(),
+            None => BundleWeights::Memory(Weights::default()),
         };
-        let samples = Samples::read(&folder, manifest.samples()?, manifest.precision)?;
         Ok(Self {
             name: manifest.name,
             plugin,
@@ -107,7 +166,7 @@ impl Bundle {
             name: name.to_owned(),
             plugin,
             parameters,
-            weights,
+            weights: BundleWeights::Memory(weights),
             precision: Precision::default(),
             limits: LimitSettings::default(),
             cells: BTreeMap::new(),
@@ -149,10 +208,26 @@ impl Bundle {
         &self.parameters
     }
 
-    /// Its weights.
-    #[must_use]
-    pub const fn weights(&self) -> &Weights {
-        &self.weights
+    /// Reads the weights that the cells of that description read. Others stay unread.
+    ///
+    /// # Errors
+    /// If one of them is not what cells read.
+    pub fn weights(&self, description: &Description) -> Result<Weights, BundleError> {
+        match &self.weights {
+            BundleWeights::Memory(weights) => Ok(weights.clone()),
+            BundleWeights::File(file) => file.read(description),
+        }
+    }
+
+    /// Whether the bundle has no weight that nothing reads. Asked once the cells are known to be sound: what is wrong with one says more.
+    ///
+    /// # Errors
+    /// If it has one that neither the description nor `model.toml` names.
+    pub fn check_unread(&self, description: &Description) -> Result<(), BundleError> {
+        match &self.weights {
+            BundleWeights::Memory(_) => Ok(()),
+            BundleWeights::File(file) => file.check_unread(description),
+        }
     }
 
     /// How its cells are computed.
@@ -191,13 +266,14 @@ impl Bundle {
         &self.samples
     }
 
-    /// The files its plugin may read when it describes itself.
+    /// What its plugin may see when it describes itself: files, and which weights there are.
     #[must_use]
-    pub fn files(&self) -> Arc<dyn Files> {
-        match &self.folder {
-            Some(folder) => Arc::new(folder.clone()),
-            None => Arc::new(NoFiles),
-        }
+    pub fn view(&self) -> Arc<dyn BundleView> {
+        let weights = match &self.weights {
+            BundleWeights::Memory(weights) => weights.iter().map(|weight| spec(weight)).collect(),
+            BundleWeights::File(file) => file.header.specs(),
+        };
+        Arc::new(View { folder: self.folder.clone(), weights })
     }
 }
 

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use cellwright_protocol::RequestFault;
 
+use crate::weights::Format;
+
 /// Why a bundle cannot be used. Files are named as the bundle names them.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the sentences say it")]
@@ -20,9 +22,11 @@ pub enum BundleError {
     Weights { file: String, fault: WeightsFault },
     #[error("`{file}`, line {line}: {fault}")]
     Sample { file: String, line: usize, fault: SampleFault },
-    #[error("`{file}` has no samples; at least one sample request is needed, to learn shapes from and to test each version with")]
+    #[error(
+        "`{file}` has no samples; give at least one sample request, from which shapes are learned and with which each version is tested"
+    )]
     NoSamples { file: String },
-    #[error("`{expected}` has {found} answers, `{requests}` has {wanted} requests; they belong together line by line")]
+    #[error("`{expected}` has {found} answers, `{requests}` has {wanted} requests; each line of one belongs to the same line of the other")]
     SampleCounts { expected: String, found: usize, requests: String, wanted: usize },
 }
 
@@ -32,7 +36,7 @@ pub enum BundleError {
 pub enum FileFault {
     #[error("is missing from the bundle")]
     Missing,
-    #[error("is no name of a file in the bundle: names are relative and stay inside it")]
+    #[error("is not the name of a file in the bundle: names are relative and stay inside it")]
     Outside,
     #[error("is not a regular file")]
     NotAFile,
@@ -50,7 +54,7 @@ pub enum FileFault {
 pub enum ManifestFault {
     #[error(transparent)]
     Toml(#[from] cellwright_toml_faults::Fault),
-    #[error("line {line}: the name `{name}` does not do: 1 to 128 letters, digits, `_`, `.` and `-`, not beginning with `.`")]
+    #[error("line {line}: `{name}` is not a valid name: use 1 to 128 letters, digits, `_`, `.` and `-`, and do not begin with `.`")]
     Name { line: usize, name: String },
     #[error("line {line}: the plugin `{plugin}` does not exist; the built-in ones are {known}", known = crate::builtin::names())]
     UnknownBuiltin { line: usize, plugin: String },
@@ -59,14 +63,14 @@ pub enum ManifestFault {
     #[error("line {line}: limits.device_share is {share}; it must be more than 0 and at most 1")]
     DeviceShare { line: usize, share: String },
     #[error(
-        "the table [samples] is missing: write `[samples]` and below it `requests = \"samples.jsonl\"`, the name of a file of at least one request, one a line, which each version is tested with"
+        "the table [samples] is missing: add `[samples]` and below it `requests = \"samples.jsonl\"`, a file with one request per line, at least one, with which each version is tested"
     )]
     NoSamples,
     #[error("line {line}: samples.tolerance is {tolerance}; it must be a number from 0 to 1")]
     Tolerance { line: usize, tolerance: String },
     #[error("parameter `{name}` is {what}; parameters are integers, floats, texts, booleans, and lists of integers, of floats or of texts")]
     Parameter { name: String, what: &'static str },
-    #[error("parameter `{begin}…` has a name of more than {bound} bytes, those of the tables around it among them")]
+    #[error("parameter `{begin}…` has a name of more than {bound} bytes, counting the tables around it")]
     LongName { begin: String, bound: usize },
     #[error("parameter `{0}` is given twice, as a dotted name and in a table")]
     DuplicateParameter(String),
@@ -81,12 +85,25 @@ pub enum WeightsFault {
     #[error("it cannot be read: {0}")]
     Unreadable(std::io::Error),
     #[error(
-        "it is not a valid safetensors file, or one of too many tensors: its header would have {bytes} bytes, and at most {bound} are taken"
+        "it is not a valid safetensors file, or has too many tensors: its header would have {bytes} bytes, more than the limit of {bound}"
     )]
     Header { bytes: u64, bound: u64 },
-    #[error("weight `{name}` has datatype {datatype}; F32, I64 and I32 are taken, nothing is converted silently")]
+    #[error("{}", .0.sentence())]
+    Format(Format),
+    #[error("weight `{name}` has datatype {datatype}; cells read F32, F16, BF16, F64, I64 and I32")]
     Datatype { name: String, datatype: String },
-    #[error("weight `{name}` has {found} bytes, its shape {shape:?} asks for another number")]
+    #[error("weight `{name}` has the value {value:e}, which is beyond the range of 32-bit floats")]
+    BeyondSingles { name: String, value: f64 },
+    #[error(
+        "weight `{name}` has {value} at element {position}: if that is meant, list it in model.toml, as in `allow_non_finite = [\"{name}\"]`"
+    )]
+    NonFinite { name: String, position: usize, value: f32 },
+    #[error(
+        "no cell reads {names}: describe the model with them, leave them out, or list the beginnings of their names in model.toml, as in \
+         `ignore = [\"{first}\"]`"
+    )]
+    Unread { names: String, first: String },
+    #[error("weight `{name}` has {found} bytes, which do not match its shape {shape:?}")]
     Size { name: String, shape: Vec<usize>, found: usize },
 }
 
@@ -96,7 +113,7 @@ pub enum WeightsFault {
 pub enum SampleFault {
     #[error("{0}")]
     Message(Box<RequestFault>),
-    #[error("the answer is for `{found}`, the request of that line is `{wanted}`")]
+    #[error("the answer is for `{found}`, but the request of the same line is `{wanted}`")]
     Id { found: String, wanted: String },
     #[error("there are more than {0} samples")]
     TooMany(usize),
@@ -110,13 +127,13 @@ pub enum ArchiveError {
     Read(std::io::Error),
     #[error("it cannot be read as a tar archive, plain or compressed by zstd: {}", on_one_line(.0))]
     NotAnArchive(std::io::Error),
-    #[error("gzip is not taken: send .tar or .tar.zst")]
+    #[error("gzip is not supported: send .tar or .tar.zst")]
     Gzip,
     #[error("the archive is cut off before its end")]
     CutOff,
     #[error("`{name}` in the archive is {what}; a bundle holds plain files and folders")]
     Kind { name: String, what: &'static str },
-    #[error("`{name}` in the archive is no name of a file in a bundle: names are relative, UTF-8, and stay inside it")]
+    #[error("`{name}` in the archive is not the name of a file in a bundle: names are relative, UTF-8, and stay inside it")]
     Name { name: String },
     #[error("a file in the archive has no name")]
     Nameless,
@@ -126,7 +143,7 @@ pub enum ArchiveError {
     TooMany { bound: usize },
     #[error("the archive's files have more than {bound} bytes together")]
     TooLarge { bound: u64 },
-    #[error("a file of the archive cannot be kept: {0}")]
+    #[error("a file of the archive cannot be stored: {0}")]
     Keep(std::io::Error),
 }
 

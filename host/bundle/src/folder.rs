@@ -5,12 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
-use cellwright_plugin_runtime::Files;
-
 use crate::error::{BundleError, FileFault};
-
-/// Of what a plugin may read when it describes itself.
-const PLUGIN_FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A bundle's files: a folder, or a list of files kept anywhere. Names are relative; `..`, absolute names and links that lead out are refused.
 #[derive(Clone, Debug)]
@@ -94,12 +89,5 @@ impl Folder {
             _ => FileFault::Unreadable(cause),
         })?;
         if path.starts_with(root) { Ok(path) } else { Err(FileFault::Outside) }
-    }
-}
-
-/// What cannot be read is not there, as far as a plugin is concerned.
-impl Files for Folder {
-    fn read(&self, path: &str) -> Option<Vec<u8>> {
-        Self::read(self, path, PLUGIN_FILE_BYTES_MAX).ok()
     }
 }

@@ -20,3 +20,4 @@ pub use error::{ArchiveError, BundleError, FileFault, ManifestFault, SampleFault
 pub use folder::Folder;
 pub use manifest::{CellSettings, LimitSettings};
 pub use samples::{Sample, Samples};
+pub use weights::Format;

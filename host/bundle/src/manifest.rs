@@ -25,6 +25,12 @@ pub(crate) struct Manifest {
     pub(crate) plugin: String,
     #[serde(default)]
     pub(crate) weights: Option<String>,
+    /// Prefixes of weights that count as not there.
+    #[serde(default)]
+    pub(crate) ignore: Vec<String>,
+    /// Prefixes of weights that may be NaN or infinite.
+    #[serde(default)]
+    pub(crate) allow_non_finite: Vec<String>,
     #[serde(default)]
     pub(crate) precision: Precision,
     #[serde(default)]
@@ -41,7 +47,7 @@ pub(crate) struct Manifest {
     pub(crate) samples: Option<SampleSettings>,
 }
 
-/// Limits a model sets for itself. Each may only lower what the server allows; what is not set is the server's.
+/// Limits that a model sets for itself. Each can only lower the server's limit, which holds where none is set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitSettings {
@@ -51,11 +57,11 @@ pub struct LimitSettings {
     pub request_cpu_ms: Option<u64>,
     /// Linear memory of one instance of the plugin, MiB.
     pub memory_mb: Option<usize>,
-    /// Expanded nodes of one request's graph.
+    /// Expanded nodes of one growth of a request's graph.
     pub nodes_max: Option<u64>,
-    /// Expanded edges of one request's graph.
+    /// Expanded edges of one growth of a request's graph.
     pub edges_max: Option<u64>,
-    /// Chains of one request.
+    /// Chains of one growth, and a request's chains from the oldest one that it keeps on.
     pub chains_max: Option<usize>,
     /// State that a continuation leaves, bytes.
     pub state_bytes_max: Option<usize>,
@@ -72,7 +78,7 @@ pub struct LimitSettings {
 }
 
 impl LimitSettings {
-    /// What is set here of the limits on one call of the plugin; all others are as wide as can be, so that the server's own decide.
+    /// The limits of one call of the plugin that are set here. All others are as wide as possible, so that the server's hold.
     #[must_use]
     pub fn plugin(&self) -> Limits {
         Limits {
@@ -88,7 +94,7 @@ impl LimitSettings {
     }
 }
 
-/// What a model says of one of its cells, over what its plugin and calibration say.
+/// A model's settings of one of its cells, which win over those of its plugin and of calibration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CellSettings {

@@ -2,6 +2,8 @@
 //!
 //! These types are as the plugin spoke them, unchecked. [`crate::typed::TypedCell`] is what is left once names, types and shapes are resolved.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::datatype::Datatype;
@@ -90,7 +92,7 @@ pub struct Cell {
 }
 
 /// What a plugin says of its model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Description {
     /// Tensors a request brings.
     pub inputs: Vec<TensorSpec>,
@@ -102,4 +104,23 @@ pub struct Description {
     pub rows_are_requests: bool,
     /// The most values (slots) a request may hold at once, for models that grow.
     pub live_max: Option<u32>,
+    /// Weights whose names begin with one of these may be in the bundle though no cell reads them.
+    pub ignored_weights: Vec<String>,
+}
+
+impl Description {
+    /// The names of the weights that cells read: what their operators take that is neither an input of the cell nor another operator's output.
+    #[must_use]
+    pub fn weights_read(&self) -> BTreeSet<&str> {
+        let mut weights = BTreeSet::new();
+        for cell in &self.cells {
+            let Body::Operators(operators) = &cell.body else { continue };
+            let outputs = operators.iter().flat_map(|operator| &operator.outputs);
+            let values: BTreeSet<&String> = cell.inputs.iter().map(|port| &port.name).chain(outputs).collect();
+            let inputs = operators.iter().flat_map(|operator| &operator.inputs);
+            // ONNX's empty name is an input that is left out.
+            weights.extend(inputs.filter(|name| !name.is_empty() && !values.contains(name)).map(String::as_str));
+        }
+        weights
+    }
 }

@@ -1,6 +1,6 @@
 //! Random models and random valid growths, seeded, for the tests of this and of other crates.
 //!
-//! Everything here is what a plugin might say: it goes through the same checks as a plugin's answer. Behind the feature `testing`.
+//! Everything here is what a plugin might say: it goes through the same checks as a plugin's answer.
 
 mod cells;
 mod families;

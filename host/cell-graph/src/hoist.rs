@@ -1,16 +1,26 @@
-//! Hoisting: what of a cell can be computed before its state is known is split off, so that a cell becomes two, `pre` and `step`.
+//! Hoisting: splits a cell into a half that does not need its state (`pre`) and the rest (`step`).
 //!
-//! A recurrent cell's `W_x·x + b` does not wait for `h`: [`ahead`] splits off all products that depend on inputs alone that are not *carried*.
-//! Where such a product depends on one token, `pre` has no more results than there are tokens, and they fit a table: [`by_token`] says for which
-//! input, carried or not.
+//! The product `W_x·x + b` of a recurrent cell does not wait for `h`. [`ahead`] splits off all
+//! products that depend only on inputs that are not *carried*. If such a product depends on one
+//! token alone, `pre` has as many results as there are tokens. These fit a table, and [`by_token`]
+//! names its input, carried or not.
 //!
-//! Both halves are cells like any other. Their identity is nobody's concern: a cell's type is that of the whole body and its carried ports. Within a
-//! sum the terms that can be split off stand in front ([`crate::sums`]), whether they are or not, so that a cell gives the same bits as a whole, in
-//! two halves, and from a table, as long as whoever computes it adds term by term.
+//! Both halves are ordinary cells. Their own identity matters to nobody: a cell type is the whole
+//! body and its carried ports. The halves keep the sums of the whole and must not be searched for
+//! sums again, because half a cell has sums that the whole has not. The terms of a sum that can be
+//! split off always stand first ([`crate::sums`]), and sums are cut between terms only. So a cell
+//! has the same bits as a whole, in two halves and from a table, as long as a backend adds term by
+//! term.
 //!
-//! A cell of which nothing is known before the rest, such as the node of a tree, is taken [`by_input`]: what each input adds to a sum is computed by itself, so that it
-//! can be looked up where the value that comes in is known to be what a token makes of it ([`only_token`]), as that of a leaf is. Such a cell gives other
-//! bits than the same cell as a whole: whoever takes it that way always does.
+//! `pre` is no node of the graph. It belongs to the worker, which may compute it for several steps
+//! at once, ahead of a task, or never. As a node it would cost each step a dependency between two
+//! stages, so chains could not stay together in a group. It would also cost each step a slot as
+//! wide as `pre` until the step ends.
+//!
+//! Some cells, such as the node of a tree, have nothing that is known before the rest. A worker may
+//! take them [`by_input`]: it computes what each input adds to a sum by itself. That part can be
+//! looked up where the input is known to depend on one token ([`only_token`]), as a leaf does. The
+//! cell then has other last bits than as a whole, so a worker that takes it this way always does.
 
 mod by_input;
 mod half;

@@ -7,22 +7,26 @@
 pub mod cell;
 pub mod check;
 pub mod datatype;
-#[cfg(any(test, feature = "testing"))]
 pub mod generate;
 pub mod graph;
 pub mod hoist;
-#[cfg(any(test, feature = "testing"))]
 pub mod oracle;
+pub mod random;
 pub mod resolve;
 pub mod sums;
+pub mod task;
 pub mod tensor;
 pub mod typed;
 pub mod unfolded;
+pub mod weights;
 
 pub use cell::{Attribute, AttributeValue, Body, Cell, Description, Operator, Port, TensorSpec};
 pub use check::{GraphError, GraphLimits, Model, ModelError, Unfolding};
 pub use datatype::Datatype;
-pub use resolve::{CellError, CellLimits, ResolveContext, Weights};
+pub use random::Random;
+pub use resolve::{CellError, CellLimits, ResolveContext};
+pub use task::{CellTypeId, LaneId, Row, SLOT_BYTES, Slot};
 pub use tensor::Tensor;
 pub use typed::{CellTypeKey, TypedCell};
 pub use unfolded::UnfoldedGrowth;
+pub use weights::{WeightSpec, Weights};

@@ -1,6 +1,6 @@
 //! What a growth means, written out node by node and edge by edge: slow, obvious, and independent of the checks it is compared with.
 //!
-//! It reads the growth as the plugin gave it. Behind the feature `testing`.
+//! It reads the growth as the plugin gave it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

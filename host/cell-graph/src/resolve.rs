@@ -21,60 +21,17 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use crate::cell::{Body, Cell, Operator, Port};
 use crate::datatype::Datatype;
-use crate::tensor::Tensor;
 use crate::typed::{CellOutput, Precision, TypedCell};
+use crate::weights::Weights;
 
 pub(crate) use error::short;
 pub use error::{CellError, CellFault, CellPlace, ShapeText};
 pub(crate) use parts::cut_all;
 use scope::Scope;
-
-/// The weights of a bundle, by name.
-#[derive(Clone, Debug, Default)]
-pub struct Weights(BTreeMap<String, Arc<Tensor>>);
-
-impl Weights {
-    /// The weight of that name.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Arc<Tensor>> {
-        self.0.get(name)
-    }
-
-    /// Every weight, by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Tensor>> {
-        self.0.values()
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl From<BTreeMap<String, Arc<Tensor>>> for Weights {
-    fn from(weights: BTreeMap<String, Arc<Tensor>>) -> Self {
-        Self(weights)
-    }
-}
-
-/// By the tensors' own names; of two with one name the later stays.
-impl FromIterator<Tensor> for Weights {
-    fn from_iter<I: IntoIterator<Item = Tensor>>(tensors: I) -> Self {
-        Self(tensors.into_iter().map(|tensor| (tensor.name.clone(), Arc::new(tensor))).collect())
-    }
-}
 
 /// What a cell may cost, checked before anything is allocated or calibrated for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -160,8 +160,9 @@ impl Finder<'_> {
 mod tests {
     use super::*;
     use crate::cell::{Body, Cell, Operator, Port};
-    use crate::resolve::{CellLimits, ResolveContext, Weights};
+    use crate::resolve::{CellLimits, ResolveContext};
     use crate::typed::Precision;
+    use crate::weights::Weights;
     use crate::{Datatype, Tensor};
 
     /// x·w + c + c + … of as many summands as a cell may have operations, on a small stack.

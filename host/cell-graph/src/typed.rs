@@ -87,7 +87,7 @@ impl fmt::Display for Precision {
 
 /// A word that names no [`Precision`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no precision; they are `f32`, `f16`, `bf16` and `int8`")]
+#[error("`{0}` is not a precision; the precisions are `f32`, `f16`, `bf16` and `int8`")]
 pub struct NoPrecision(String);
 
 impl std::str::FromStr for Precision {

@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// A running server. Dropping it stops it in order, and so does the end of this process, whatever ends it.
 pub(crate) struct LocalServer {
     child: Child,
-    /// The server reads this, and ends when nobody holds it any more.
+    /// The server's standard input. The server stops when this is dropped.
     _held: ChildStdin,
     url: String,
     /// From the start of the process until it said that it is ready.
@@ -34,16 +34,21 @@ impl LocalServer {
     /// removes if this process does not live to do so.
     pub(crate) fn start((temporary, data): (&Path, &Path), options: &[String]) -> anyhow::Result<Self> {
         let started = Instant::now();
-        let program = std::env::current_exe().context("the path of this program")?;
+        let program = std::env::current_exe().context("cannot find the path of this program")?;
         let mut command = Command::new(program);
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data).arg("--temporary").arg(temporary).args(options);
         // What is set for another server is not meant for this one.
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CELLWRIGHT_")).for_each(|(name, _)| {
             command.env_remove(name);
         });
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("a server's process")?;
-        let stderr = child.stderr.take().context("the server's standard error")?;
-        let held = child.stdin.take().context("the server's standard input")?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot start the server's process")?;
+        let stderr = child.stderr.take().context("cannot read the server's standard error")?;
+        let held = child.stdin.take().context("cannot hold the server's standard input")?;
         let log = Log::default();
         follow(stderr, &log)?;
         let mut server = Self { child, _held: held, url: String::new(), ready_after: Duration::ZERO };
@@ -94,7 +99,7 @@ fn follow(stderr: ChildStderr, log: &Log) -> anyhow::Result<()> {
             }
         }
     };
-    thread::Builder::new().name("server's log".to_owned()).spawn(read).context("a thread that reads the server's log")?;
+    thread::Builder::new().name("server's log".to_owned()).spawn(read).context("cannot start the thread that reads the server's log")?;
     Ok(())
 }
 

@@ -146,7 +146,7 @@ impl<W: Write> Printer<'_, W> {
         match (tracer.lock().unseen, self.json) {
             (0, _) => {}
             (unseen, true) => writeln!(self.out, "{}", json!({ "tasks_not_shown": unseen }))?,
-            (unseen, false) => writeln!(self.out, "and {unseen} more tasks, which came faster than they could be printed")?,
+            (unseen, false) => writeln!(self.out, "{unseen} more tasks came too fast to be printed")?,
         }
         self.out.flush()
     }

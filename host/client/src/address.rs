@@ -38,7 +38,7 @@ impl Address {
         }
         let (host, port) = match authority.rsplit_once(':') {
             // The colons of an IPv6 address stand within brackets.
-            Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| refuse("its port is no number up to 65535"))?),
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| refuse("its port is not a number up to 65535"))?),
             _ => (authority, if tls { 443 } else { 80 }),
         };
         let bracketed = host.starts_with('[') && host.ends_with(']');
@@ -128,7 +128,7 @@ mod tests {
             Address::parse(text).unwrap_err();
         }
         let other = Address::parse("ftp://x").unwrap_err().to_string();
-        assert_eq!(other, "`ftp://x` is no address of a server: it begins with neither http:// nor https://");
+        assert_eq!(other, "`ftp://x` is not the address of a server: it begins with neither http:// nor https://");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cellwright_protocol::messages::ErrorBody;
-use cellwright_protocol::messages::metadata::{ModelMetadata, ServerMetadata};
+use cellwright_protocol::messages::metadata::ModelMetadata;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -177,14 +177,6 @@ impl Client {
         self.says_yes(model.into().path("/ready")?).await
     }
 
-    /// What the server says of itself.
-    ///
-    /// # Errors
-    /// If there is no such answer.
-    pub async fn server_metadata(&self) -> Result<ServerMetadata, ClientError> {
-        self.get("/v2").await
-    }
-
     /// What a model says of itself.
     ///
     /// # Errors
@@ -274,7 +266,7 @@ impl Client {
         let body = Limited::new(answer.into_body(), REFUSAL_BYTES_MAX).collect().await;
         let told = body.ok().and_then(|body| serde_json::from_slice::<ErrorBody>(&body.to_bytes()).ok()).map(|body| body.error);
         let sentence = match told {
-            _ if status == StatusCode::UNAUTHORIZED && self.key.is_none() => "this server asks for a key".to_owned(),
+            _ if status == StatusCode::UNAUTHORIZED && self.key.is_none() => "this server requires a key".to_owned(),
             Some(told) => told,
             None => status.canonical_reason().unwrap_or("the server gave no reason").to_lowercase(),
         };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// It names no server that can be spoken to.
-    #[error("`{address}` is no address of a server: {what}")]
+    #[error("`{address}` is not the address of a server: {what}")]
     Address {
         /// What was given.
         address: String,
@@ -14,13 +14,13 @@ pub enum ClientError {
         what: &'static str,
     },
     /// It could never be sent.
-    #[error("the key has characters that no key has")]
+    #[error("the key has characters that are not allowed in a key")]
     Key,
     /// Nor could this.
-    #[error("`{0}` is no tenant's name")]
+    #[error("`{0}` is not the name of a tenant")]
     Tenant(String),
     /// Nobody is known to whom a server's certificate could be traced.
-    #[error("certificates of authorities, which {address} needs, cannot be had from {from}: {what}")]
+    #[error("cannot load the certificate authorities for {address} from {from}: {what}")]
     Authorities {
         /// The server.
         address: String,
@@ -30,10 +30,10 @@ pub enum ClientError {
         what: String,
     },
     /// A model's name is a part of a path, and this one would change the path.
-    #[error("`{0}` is no name")]
+    #[error("`{0}` is not a valid name")]
     Name(String),
     /// No server is there.
-    #[error("nobody listens at {address}: start a server there with `cellwright serve`, or name another address")]
+    #[error("no server listens at {address}: start one with `cellwright serve`, or name another address")]
     Nobody {
         /// Where it was looked for.
         address: String,

@@ -2,6 +2,9 @@
 //!
 //! This crate speaks HTTP and knows the messages of `protocol`; it knows nothing of what serves them, so that it can measure any server that
 //! speaks the same protocol. Connections are kept and used again. Nothing is retried: what failed is said, with the server's own sentence where it gave one.
+//!
+//! Addresses, calls and event streams are written here, on hyper: `reqwest`, `url` and `eventsource-stream` would add 35 crates to the first build,
+//! and 28 s of processor time.
 
 mod address;
 mod admin;

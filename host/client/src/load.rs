@@ -72,7 +72,7 @@ pub struct Plan {
 pub enum LoadError {
     #[error("there is nothing to send: give at least one target with a request and a weight above 0")]
     NoTargets,
-    #[error("{0} is no rate: give requests per second, 0.000001 to 10 million")]
+    #[error("{0} is not a rate: give requests per second, 0.000001 to 10 million")]
     Rate(f64),
     #[error("{found} connections on {threads} threads are not possible: give 1 to {CONNECTIONS_MAX} connections, and no more threads")]
     Connections { found: usize, threads: usize },

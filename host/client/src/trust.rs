@@ -40,7 +40,8 @@ impl Trust {
                 // A certificate that cannot be read is nobody's that anything could be traced to.
                 roots.add_parsable_certificates(found.certs);
                 if roots.is_empty() {
-                    let why = found.errors.first().map_or_else(|| "it has none; name a file of them".to_owned(), ToString::to_string);
+                    let why =
+                        found.errors.first().map_or_else(|| "it has none; name a file with certificates".to_owned(), ToString::to_string);
                     return Err(self.refuse(address, &why));
                 }
             }
@@ -50,7 +51,7 @@ impl Trust {
                     roots.add(certificate.map_err(read)?).map_err(|cause| self.refuse(address, &cause.to_string()))?;
                 }
                 if roots.is_empty() {
-                    return Err(self.refuse(address, "no certificate in PEM is in it"));
+                    return Err(self.refuse(address, "the file holds no certificate in PEM"));
                 }
             }
         }
@@ -113,16 +114,16 @@ fn sentence(error: &rustls::Error) -> String {
         rustls::Error::InvalidCertificate(what) => match what {
             // An authority of that name is trusted, and did not sign this.
             UnknownIssuer | BadSignature | UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
-                "its certificate was issued by nobody who is trusted here".to_owned()
+                "its certificate was not issued by a trusted authority".to_owned()
             }
-            NotValidForName | NotValidForNameContext { .. } => "its certificate is for another name than this one".to_owned(),
+            NotValidForName | NotValidForNameContext { .. } => "its certificate is for another name".to_owned(),
             Expired | ExpiredContext { .. } => "its certificate has expired".to_owned(),
             NotValidYet | NotValidYetContext { .. } => "its certificate is not valid yet".to_owned(),
             // What `openssl req -x509` makes if nobody says otherwise. The error has no name of its own.
             other if other.to_string().contains("CaUsedAsEndEntity") => {
-                "its certificate is one of an authority; make it with `-addext basicConstraints=critical,CA:FALSE`".to_owned()
+                "its certificate is that of an authority; make it with `-addext basicConstraints=critical,CA:FALSE`".to_owned()
             }
-            other => format!("its certificate is not good: {other}"),
+            other => format!("its certificate is not valid: {other}"),
         },
         rustls::Error::InvalidMessage(_) => "it does not answer in TLS; perhaps its address begins with http://".to_owned(),
         other => format!("TLS failed: {other}"),

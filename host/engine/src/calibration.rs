@@ -1,4 +1,17 @@
-//! How large a cell type's batches should be on this machine: the knee of measured throughput against batch size (paper, section 7.2).
+//! Calibration: how large a cell type's batches are on this machine.
+//!
+//! The limit is the knee of measured throughput against batch size (BatchMaker, section 7.2). Sizes
+//! are timed in turns, and the least time of each counts, because a busy machine can only add to a
+//! time. The time that a task costs outside its device is added.
+//!
+//! Idle workers of one domain time the same batch at the same time, because at work they share the
+//! last cache and the memory. Few rows are also timed as one batch with all threads that the other
+//! workers lend. If that takes a tenth less than separate batches, batches of the type are filled
+//! first (`CellInfo::fill_first`).
+//!
+//! No limit of a bundle or a plugin goes beyond the largest batch that was measured to stay within
+//! a task's time. A cell whose single row takes longer may still run, one row at a time, up to a
+//! bound of its own (`EngineOptions::row_time_max`).
 
 use std::time::Duration;
 

@@ -69,7 +69,7 @@ impl CalibrationStore {
     /// Keeps what was measured. That it cannot be kept is worth a line in the log, not an error.
     pub(crate) fn keep(&self, subject: &Subject<'_>, calibration: &Calibration) {
         if let Err(error) = self.write(subject, calibration) {
-            tracing::warn!(folder = %self.folder.display(), "calibration is not kept: {error}");
+            tracing::warn!(folder = %self.folder.display(), "measured batch sizes could not be stored: {error}");
         }
     }
 

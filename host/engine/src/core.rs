@@ -105,11 +105,11 @@ pub(crate) struct Core {
     gauges: Arc<Gauges>,
     trace: Option<TraceFn>,
     observer: Option<Box<dyn Observer>>,
-    state: State,
+    state: CoreState,
 }
 
 /// What changes from turn to turn.
-struct State {
+struct CoreState {
     started: Instant,
     /// When the scheduler was asked last.
     now: Instant,
@@ -146,7 +146,7 @@ pub(crate) struct Rest {
     pub(crate) wake_at: Option<Instant>,
 }
 
-impl State {
+impl CoreState {
     fn new(workers: usize, events: Vec<Event>) -> Self {
         let started = Instant::now();
         Self {
@@ -192,7 +192,7 @@ pub(crate) struct CoreParts {
 
 impl Core {
     pub(crate) fn new(parts: CoreParts) -> Self {
-        let state = State::new(parts.workers.len(), parts.first_events);
+        let state = CoreState::new(parts.workers.len(), parts.first_events);
         Self {
             scheduler: parts.scheduler,
             workers: parts.workers,

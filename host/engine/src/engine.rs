@@ -23,7 +23,7 @@ use crate::options::EngineOptions;
 use crate::requests::Handles;
 pub use crate::requests::{Handle, RequestTensors};
 use crate::sink::Sink;
-use crate::turns::{Processors, Turns};
+use crate::turns::{CoreTurns, Processors};
 use crate::worker::{FromWorker, ToEngine, WorkerLink};
 
 /// Control messages that may wait at a worker beside its tasks. Loads are one at a time; a request that moves takes two at most, and of one that moved before
@@ -139,7 +139,7 @@ impl Engine {
         let queue = (options.scheduler.low_water + options.scheduler.max_tasks_to_submit) as usize + CONTROL_QUEUE;
         let (to_engine, completions) = bounded(queue * backends.len());
         let reaches = acquaint(&mut backends);
-        let (turns, rings) = Turns::new(completions.clone(), Processors::left_by(&backends));
+        let (turns, rings) = CoreTurns::new(completions.clone(), Processors::left_by(&backends));
         let turns = Arc::new(turns);
         let workers = start_workers(backends, queue, &ToEngine { sender: to_engine.clone(), turns: turns.clone() })?;
         let (inbox, messages) = bounded(options.in_flight_max as usize + CONTROL_QUEUE);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cellwright_backend::{CellIndex, EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
+use cellwright_backend::{CellTypeId, EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::{Dependency, UnfoldedStage};
 
@@ -44,8 +44,8 @@ impl GrowthEntry {
 
     /// Gives it its place: the lane of its first stage, through which the place is reached. Of a growth without chains that lane names a chain that does not
     /// exist, and nobody uses it.
-    fn place(&mut self, place: Place<'_>, spares: &mut Spares) -> Arc<Lane> {
-        let Place { slots, cells, earlier, flags } = place;
+    fn place(&mut self, place: GrowthPlacement<'_>, spares: &mut Spares) -> Arc<Lane> {
+        let GrowthPlacement { slots, cells, earlier, flags } = place;
         let placed = match self {
             Self::Waits { growth, tensors } => {
                 if earlier.is_empty()
@@ -89,9 +89,9 @@ impl GrowthEntry {
 }
 
 /// What a growth does not bring along itself of the place that it gets.
-struct Place<'a> {
+struct GrowthPlacement<'a> {
     slots: FirstSlots,
-    cells: &'a Arc<[CellIndex]>,
+    cells: &'a Arc<[CellTypeId]>,
     earlier: Vec<EarlierChain>,
     /// Those of its request, if they are not its own.
     flags: Option<&'a Arc<RequestFlags>>,
@@ -167,11 +167,11 @@ impl Growths {
 
     /// Gives a growth its place, if it is held: the lane of its first stage (of a growth without chains: not to be used). All others are to be made for the
     /// same place.
-    pub(crate) fn place(&mut self, number: u32, slots: FirstSlots, cells: &Arc<[CellIndex]>, spares: &mut Spares) -> Option<Arc<Lane>> {
+    pub(crate) fn place(&mut self, number: u32, slots: FirstSlots, cells: &Arc<[CellTypeId]>, spares: &mut Spares) -> Option<Arc<Lane>> {
         let earlier = self.earlier(self.get(number)?.growth());
         let flags = self.more.as_ref().map(|more| Arc::clone(&more.flags));
         let entry = self.at_mut(self.position(number)?)?;
-        Some(entry.place(Place { slots, cells, earlier, flags: flags.as_ref() }, spares))
+        Some(entry.place(GrowthPlacement { slots, cells, earlier, flags: flags.as_ref() }, spares))
     }
 
     /// Where the chains of earlier growths lie that a growth refers to. Its stages wait for the ends of those whose steps they read: of very many
@@ -261,8 +261,8 @@ impl Growths {
 #[cfg(test)]
 mod tests {
     use cellwright_backend::Slot;
-    use cellwright_backend::conformance::driver::{growth_of, independent};
     use cellwright_cell_graph::Tensor;
+    use cellwright_conformance::driver::{growth_of, independent};
 
     use super::*;
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     fn place(growths: &mut Growths, number: u32, slot: u32, spares: &mut Spares) -> Arc<Lane> {
-        growths.place(number, FirstSlots::one(Slot(slot)), &[CellIndex(0)].into(), spares).expect("it is held")
+        growths.place(number, FirstSlots::one(Slot(slot)), &[CellTypeId(0)].into(), spares).expect("it is held")
     }
 
     /// A growth whose chain ran one step of two before it was placed anew, with a lane in its old place and one in its new.
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn growths_are_held_as_long_as_an_older_one_has_lanes() {
-        let (mut spares, cells): (_, Arc<[CellIndex]>) = (Spares::default(), [CellIndex(0)].into());
+        let (mut spares, cells): (_, Arc<[CellTypeId]>) = (Spares::default(), [CellTypeId(0)].into());
         let mut growths = Growths::new(growth(0), RequestTensors::default());
         let mut place = |growths: &mut Growths, number: u32| {
             let lane = growths.place(number, FirstSlots::one(Slot(number)), &cells, &mut spares).expect("it is held");

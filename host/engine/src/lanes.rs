@@ -1,10 +1,15 @@
-//! Which lanes are placed, and which workers have been told of them. What crosses to a worker follows joins and leaves, not batches.
+//! Which lanes are placed, and which workers know them.
+//!
+//! What crosses to a worker follows joins and leaves, not batches. A released lane is held here
+//! until every worker that knew it has completed the task with which it was told to forget the
+//! lane. So no worker, unless it is lost, is the last to hold a request. The engine's thread, which
+//! allocated most of a request's memory, is the one that frees it or passes it on (`spares`).
 
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use cellwright_backend::{Lane, LaneIndex, Slot};
+use cellwright_backend::{Lane, Slot};
 use cellwright_scheduler::{LaneId, ModelId, RequestId, Row, WorkerId};
 
 use crate::spares::Spares;
@@ -58,7 +63,7 @@ struct Known {
     /// is released, before the worker is told: until then it has the lane in its table, and the id may be another lane's already.
     lanes: Vec<u64>,
     /// Those that it must forget with its next task.
-    left: Vec<LaneIndex>,
+    left: Vec<LaneId>,
     /// The same, which are held until that task is complete, and so freed by the engine's thread, which allocated most of what they refer to, and not by the
     /// worker's, which would have to hand all of it back to another thread's heap.
     held: Vec<Arc<Lane>>,
@@ -126,7 +131,7 @@ impl Lanes {
         let mut lane = Some(lane);
         let mut knowing = self.workers.iter_mut().flatten().filter_map(|worker| worker.forget(id).then_some(worker)).peekable();
         while let Some(worker) = knowing.next() {
-            worker.left.push(LaneIndex(id.0));
+            worker.left.push(id);
             // Mostly there is but one.
             let held = if knowing.peek().is_some() { lane.clone() } else { lane.take() };
             worker.held.extend(held);
@@ -142,7 +147,7 @@ impl Lanes {
     }
 
     /// What the worker must forget with that task, handed over once.
-    pub(crate) fn take_leaves(&mut self, worker: WorkerId, task: u64) -> Vec<LaneIndex> {
+    pub(crate) fn take_leaves(&mut self, worker: WorkerId, task: u64) -> Vec<LaneId> {
         let Some(known) = &mut self.workers[worker.index()] else { return Vec::new() };
         if !known.held.is_empty() {
             known.told.push_back((task, std::mem::take(&mut known.held)));
@@ -172,8 +177,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
-    use cellwright_backend::conformance::driver::{growth_of, independent};
     use cellwright_backend::{FirstSlots, PlacedGrowth};
+    use cellwright_conformance::driver::{growth_of, independent};
 
     fn lane() -> Arc<Lane> {
         let growth = PlacedGrowth {
@@ -216,7 +221,7 @@ mod tests {
         }
         (0..4).for_each(|id| assert_eq!(lanes.release(LaneId(id)), Some((RequestId(0), 0))));
         assert_eq!(users(), [3, 2, 2, 1]);
-        assert_eq!(lanes.take_leaves(workers[0], 7), [LaneIndex(0), LaneIndex(1)]);
+        assert_eq!(lanes.take_leaves(workers[0], 7), [LaneId(0), LaneId(1)]);
         assert_eq!(lanes.take_leaves(workers[0], 8), []);
         lanes.completed(workers[0], 6, &mut spares);
         assert_eq!(users(), [3, 2, 2, 1]);
@@ -243,7 +248,7 @@ mod tests {
             lanes.place(*id, entry(Arc::clone(&after), false));
             assert!(lanes.get(*id).is_some_and(|known| Arc::ptr_eq(&known.lane, &after)));
             // Of both it hears with one task, by the same id.
-            assert_eq!(lanes.take_leaves(worker, 2), [LaneIndex(id.0)]);
+            assert_eq!(lanes.take_leaves(worker, 2), [*id]);
             assert_eq!(new_of(&mut lanes, &ids, worker), [*id]);
             assert_eq!(Arc::strong_count(before), 2, "until that task is complete");
         }
@@ -271,7 +276,7 @@ mod tests {
             let new = workers.map(|worker| new_of(&mut lanes, &[LaneId(0)], worker));
             assert_eq!(new, [[LaneId(0)], [LaneId(0)]]);
             lanes.release(LaneId(0));
-            assert_eq!(workers.map(|worker| lanes.take_leaves(worker, 1)), [[LaneIndex(0)], [LaneIndex(0)]]);
+            assert_eq!(workers.map(|worker| lanes.take_leaves(worker, 1)), [[LaneId(0)], [LaneId(0)]]);
             let spare = [first, first, second, second, first].map(|worker| {
                 lanes.completed(worker, 1, &mut spares);
                 spares.len()

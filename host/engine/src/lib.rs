@@ -22,7 +22,7 @@ mod turns;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
-pub use cellwright_scheduler::{PolicyKind, PolicyNameError};
+pub use cellwright_scheduler::{Lazy, PolicyKind, PolicyNameError};
 pub use engine::{Canceller, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError, Urgency};
 pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, ModelCounts, RequestTimes, Snapshot, WorkerSnapshot};
 pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec, TableCounts, Tables};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cellwright_backend::{CellIndex, TableInfo};
+use cellwright_backend::TableInfo;
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 use cellwright_scheduler::{CellTypeId, ModelId, PolicyKind};
 
@@ -104,7 +104,7 @@ pub struct LoadedModel {
     /// Its cells, by position.
     pub cells: Vec<LoadedCell>,
     /// The same, as backends know them.
-    pub indices: Arc<[CellIndex]>,
+    pub indices: Arc<[CellTypeId]>,
     /// What it has had.
     pub counters: Arc<ModelCounters>,
 }

@@ -133,12 +133,12 @@ impl RequestEntry {
 /// Requests in flight, by id.
 #[derive(Default)]
 pub(crate) struct Requests {
-    entries: Vec<Place>,
+    entries: Vec<HandleEntry>,
 }
 
 /// What an id names.
 #[derive(Default)]
-struct Place {
+struct HandleEntry {
     entry: Option<RequestEntry>,
     /// The generation of the last request that arrived under it.
     arrived: Option<u32>,
@@ -168,7 +168,7 @@ impl Requests {
     pub(crate) fn arrived(&mut self, handle: Handle) {
         let index = handle.id.index();
         if self.entries.len() <= index {
-            self.entries.resize_with(index + 1, Place::default);
+            self.entries.resize_with(index + 1, HandleEntry::default);
         }
         self.entries[index].arrived = Some(handle.generation);
     }

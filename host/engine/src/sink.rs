@@ -1,7 +1,9 @@
 //! Where a request's results go.
 
+use std::time::Duration;
+
 use cellwright_backend::RowError;
-use cellwright_scheduler::Failure;
+use cellwright_scheduler::{Failure, Fault, PolicyKind};
 
 use crate::figures::RequestTimes;
 
@@ -35,7 +37,9 @@ pub enum RequestFailure {
         available: u64,
     },
     /// It grew beyond its reservation, or beyond the rows of slots that are left there.
-    #[error("the request's graph grew beyond the room in a row that is left of the {reserved} bytes that its model's live-max reserves")]
+    #[error(
+        "the request's graph grew beyond the room that its model's live-max reserves: {reserved} bytes, with no free stretch that is long enough"
+    )]
     GrewTooLarge {
         /// Bytes it had reserved.
         reserved: u64,
@@ -62,8 +66,19 @@ pub enum RequestFailure {
     #[error("too many requests wait for memory on the device")]
     Overloaded,
     /// Its model's policy gave it up: it could not be done by its deadline any more.
-    #[error("the devices are too busy to answer the request within its timeout")]
-    Late,
+    #[error("the request, which takes at least {alone:.1?} on idle devices, could not be answered by its deadline")]
+    Late {
+        /// What it takes at least on idle devices.
+        alone: Duration,
+    },
+    /// Its model's policy broke a rule of the scheduler.
+    #[error("the policy `{policy}` failed: {fault}")]
+    Policy {
+        /// The policy.
+        policy: PolicyKind,
+        /// Which rule.
+        fault: Fault,
+    },
     /// The engine is shutting down.
     #[error("the engine is shutting down")]
     Stopped,
@@ -85,7 +100,8 @@ impl RequestFailure {
             Failure::WorkerLost => Self::WorkerLost,
             Failure::NoWorker => Self::NoWorker,
             Failure::Overloaded => Self::Overloaded,
-            Failure::Late => Self::Late,
+            Failure::Policy { policy, fault } => Self::Policy { policy, fault },
+            Failure::Late { alone_ns } => Self::Late { alone: Duration::from_nanos(alone_ns) },
         }
     }
 }

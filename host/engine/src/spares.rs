@@ -1,11 +1,14 @@
-//! Places of growths that are over, to be given to others: what a worker is told of a request of one stage, in pieces of memory that were allocated together and
-//! would be freed together. Who comes next has them while they still are in the cache.
+//! Placed growths that are over, kept for requests of one stage that come later.
+//!
+//! Such a growth is a few pieces of memory, allocated together and otherwise freed together. The
+//! next request gets them while they are still in the cache. A growth is kept only if nobody else
+//! holds a part of it, and nothing of its former request is left in it.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use cellwright_backend::{CellIndex, FirstSlots, Lane, Slot};
+use cellwright_backend::{CellTypeId, FirstSlots, Lane, Slot};
 use cellwright_cell_graph::UnfoldedGrowth;
 
 use crate::requests::RequestTensors;
@@ -33,7 +36,7 @@ impl Spares {
         &mut self,
         (growth, tensors): (&mut Arc<UnfoldedGrowth>, &mut RequestTensors),
         slots: Slot,
-        cells: &Arc<[CellIndex]>,
+        cells: &Arc<[CellTypeId]>,
     ) -> Option<Arc<Lane>> {
         let bound = growth.chains.first()?.length.bound;
         let mut lane = self.lanes.pop()?;
@@ -94,8 +97,8 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     use cellwright_backend::PlacedGrowth;
-    use cellwright_backend::conformance::driver::{growth_of, independent};
     use cellwright_cell_graph::Tensor;
+    use cellwright_conformance::driver::{growth_of, independent};
 
     use super::*;
 
@@ -112,7 +115,7 @@ mod tests {
         let RequestTensors { first: first_tensor, tensors } = tensors;
         let (slots, executed, flags) = (FirstSlots::one(Slot(5)), [AtomicU32::new(3)].into(), Arc::default());
         let placed =
-            PlacedGrowth { growth, cells: [CellIndex(0)].into(), slots, executed, earlier: Vec::new(), tensors, first_tensor, flags };
+            PlacedGrowth { growth, cells: [CellTypeId(0)].into(), slots, executed, earlier: Vec::new(), tensors, first_tensor, flags };
         placed.flags.dead.store(true, Ordering::Relaxed);
         Arc::new(Lane { growth: Arc::new(placed), chain: 0, stage: 0 })
     }
@@ -123,7 +126,7 @@ mod tests {
         spares.keep(&mut vec![used(Arc::clone(&old), old_tensors.clone())]);
         assert_eq!((Arc::strong_count(&old), Arc::strong_count(&old_tensors.tensors[0])), (1, 1), "a spare holds nothing of a request");
 
-        let (graph, cells): (_, Arc<[CellIndex]>) = (growth(4), [CellIndex(9)].into());
+        let (graph, cells): (_, Arc<[CellTypeId]>) = (growth(4), [CellTypeId(9)].into());
         let (mut new, mut new_tensors) = (Arc::clone(&graph), RequestTensors { first: 1, ..tensors() });
         let lane = spares.take((&mut new, &mut new_tensors), Slot(8), &cells).expect("one is spare");
         let placed = &lane.growth;
@@ -160,7 +163,7 @@ mod tests {
             assert_eq!(spares.len(), kept);
         }
         assert_eq!(Arc::strong_count(&old), 1, "those that are not kept are gone");
-        let taken = spares.take((&mut growth(4), &mut tensors()), Slot(8), &[CellIndex(9)].into());
+        let taken = spares.take((&mut growth(4), &mut tensors()), Slot(8), &[CellTypeId(9)].into());
         spares.keep(&mut taken.into_iter().collect());
         assert_eq!(spares.len(), KEPT_MAX, "there is room again for one");
     }

@@ -1,9 +1,23 @@
-//! Whose turn it is to run the core: that of its own thread, or of a worker that has just completed something.
+//! Turns: which thread runs the core (the scheduler and all around it), one at a time.
 //!
-//! Where workers leave the engine's thread no processor, it would hear of a task's end only once one of them had lost its own, and the next task would wait
-//! for that, or run without those who could have joined it. There a worker runs the core itself, between two of its tasks: once, then the thread goes on, so
-//! that no worker is kept from its device for long. Messages from elsewhere, and times to wake up at, are the thread's to wait for. Where they leave it one
-//! of its own, the thread looks for what comes next while tasks run, and so does a worker that has none: waking somebody takes longer than many a task.
+//! The core is run by the engine's own thread, or by a worker that has just completed something.
+//! The choice depends on the processors that the workers' threads leave:
+//!
+//! - None: the engine's thread would hear of a task's end only after a worker lost its processor,
+//!   and the next task would wait for that. So a worker runs the core itself, between two of its
+//!   tasks.
+//! - A few: a worker rings for the engine's thread and gives its processor away for a moment. If
+//!   other programs took the processor lately, it runs the core itself.
+//! - Plenty (one for the engine, one for whoever brings requests, one spare): the engine's thread
+//!   looks for the next event for 40 µs before it sleeps, also while tasks run. So does a worker
+//!   without a task. Waking a thread takes longer than many a task.
+//!
+//! A worker has one turn and returns to its device. The rest is left to the engine's thread, which
+//! is also the one that waits for requests and for times to wake up at. A thread that got its
+//! processor back only after a millisecond or more gave way to another program. It does not give
+//! way again for sixteen times as long, a minute at most.
+//!
+//! A panic in a turn ends the engine. Every request hears of it, and so does every later one.
 
 use std::cell::Cell;
 use std::num::NonZero;
@@ -54,7 +68,7 @@ impl Processors {
 }
 
 /// The core, and who may have a turn at it.
-pub(crate) struct Turns {
+pub(crate) struct CoreTurns {
     /// Nothing before it begins and once it has ended.
     core: Mutex<Option<Box<Core>>>,
     /// As the core has it.
@@ -64,7 +78,7 @@ pub(crate) struct Turns {
     processors: Processors,
 }
 
-impl Turns {
+impl CoreTurns {
     /// Turns at a core that is yet to come, which workers have too if they leave no processor, and what its thread listens to.
     pub(crate) fn new(completions: Receiver<FromWorker>, processors: Processors) -> (Self, Receiver<()>) {
         // A ring that has not been heard yet is enough.
@@ -72,8 +86,8 @@ impl Turns {
         (Self { core: Mutex::default(), completions, bell, processors }, rings)
     }
 
-    /// A worker has said something.
-    pub(crate) fn heard(&self) {
+    /// A worker has completed a task: it takes a turn at the core, or wakes the engine's thread.
+    pub(crate) fn note_completion(&self) {
         match self.processors {
             Processors::Plenty => return self.ring(),
             // Others may leave the engine's thread no processor but this one: it may go first, since whoever could join the next task, or has its answer
@@ -221,11 +235,11 @@ fn give_way() {
     let began = Instant::now();
     std::thread::yield_now();
     let back = Instant::now();
-    came_back(back, back - began);
+    record_absence(back, back - began);
 }
 
 /// This thread got its processor back then, after so long.
-fn came_back(back: Instant, away: Duration) {
+fn record_absence(back: Instant, away: Duration) {
     KEEPS_UNTIL.set((away >= LONG).then(|| back + away.saturating_mul(KEEPS).min(KEEPS_MOST)));
 }
 
@@ -247,7 +261,7 @@ mod tests {
         let now = Instant::now();
         let slice = Duration::from_secs(100);
         let gives_way_after = |back, away| {
-            came_back(back, away);
+            record_absence(back, away);
             gives_way()
         };
         assert!(gives_way());

@@ -7,14 +7,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
-    Backend, CellIndex, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Taken, Task,
+    Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Taken, Task,
 };
 use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 
 use crate::model::Running;
-use crate::turns::{Turns, look_out};
+use crate::turns::{CoreTurns, look_out};
 
 /// Runs of slots of a request that moves: the first one there, the first one here, how many.
 pub(crate) type Runs = Vec<(Slot, Slot, u32)>;
@@ -24,11 +24,11 @@ pub(crate) enum ToWorker {
     /// Run this, and take back what a completion before it no longer needs.
     Task(Task, Option<Completed>),
     /// Take a cell that was made ready for it, and say how it runs.
-    Install { index: CellIndex, cell: Arc<TypedCell>, prepared: Prepared, reply: Sender<Result<Running, LoadError>> },
+    Install { index: CellTypeId, cell: Arc<TypedCell>, prepared: Prepared, reply: Sender<Result<Running, LoadError>> },
     /// Forget a cell.
-    Unload { index: CellIndex, reply: Sender<()> },
+    Unload { index: CellTypeId, reply: Sender<()> },
     /// Measure a batch, with what idle workers lend or without.
-    Time { index: CellIndex, rows: u32, lent: bool, reply: Sender<Duration> },
+    Time { index: CellTypeId, rows: u32, lent: bool, reply: Sender<Duration> },
     /// Read runs of slots and hand them to another worker, for the move of that number.
     Read { runs: Runs, to: Sender<ToWorker>, number: u64 },
     /// Write what another worker read.
@@ -53,14 +53,14 @@ pub(crate) enum FromWorker {
 #[derive(Clone)]
 pub(crate) struct ToEngine {
     pub(crate) sender: Sender<FromWorker>,
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) turns: Arc<CoreTurns>,
 }
 
 impl ToEngine {
     fn say(&self, news: FromWorker) {
         // If the engine is gone there is nobody left to tell.
         let _ = self.sender.send(news);
-        self.turns.heard();
+        self.turns.note_completion();
     }
 }
 
@@ -251,11 +251,11 @@ mod tests {
             DeviceInfo { name, numeric_class, domain, arena_slots: 1, hardware, threads: 0 }
         }
 
-        fn install(&mut self, _: CellIndex, _: &Arc<TypedCell>, _: Prepared) -> Result<(), LoadError> {
+        fn install(&mut self, _: CellTypeId, _: &Arc<TypedCell>, _: Prepared) -> Result<(), LoadError> {
             Ok(())
         }
 
-        fn unload(&mut self, _: CellIndex) {}
+        fn unload(&mut self, _: CellTypeId) {}
 
         fn submit(&mut self, _: Task) -> Result<(), DeviceLost> {
             assert!(!self.panics, "the device is made to panic");
@@ -274,7 +274,7 @@ mod tests {
             Ok(())
         }
 
-        fn time_batch(&mut self, _: CellIndex, _: u32) -> Result<Duration, DeviceLost> {
+        fn time_batch(&mut self, _: CellTypeId, _: u32) -> Result<Duration, DeviceLost> {
             Ok(Duration::ZERO)
         }
     }
@@ -284,13 +284,13 @@ mod tests {
     fn who_is_lost_says_so_before_its_device_goes() {
         for panics in [false, true] {
             let (sender, told) = bounded(4);
-            let (turns, _rings) = Turns::new(told.clone(), Processors::Few);
+            let (turns, _rings) = CoreTurns::new(told.clone(), Processors::Few);
             let (go, goes) = bounded(1);
             let (gone, went) = bounded(1);
             let engine = ToEngine { sender, turns: Arc::new(turns) };
             let device = Box::new(Stubborn { panics, goes, gone });
             let link = WorkerLink::start(WorkerId(7), device, 4, engine).expect("a thread");
-            let task = Task { seq: 0, cell: CellIndex(0), steps: 1, rows: vec![], joins: vec![], leaves: vec![], scrub: vec![] };
+            let task = Task { seq: 0, cell: CellTypeId(0), steps: 1, rows: vec![], joins: vec![], leaves: vec![], scrub: vec![] };
             link.sender.send(ToWorker::Task(task, None)).expect("it listens");
             match told.recv_timeout(PATIENCE).expect("the engine hears of it while the device is still there") {
                 FromWorker::Lost(WorkerId(7), lost) => assert_eq!(lost.cause == "its worker panicked", panics, "{lost}"),
@@ -299,7 +299,7 @@ mod tests {
             // Whoever asks it for something is let go of, now and later.
             let is_let_go = || {
                 let (reply, replies) = bounded(1);
-                link.sender.send(ToWorker::Unload { index: CellIndex(0), reply }).expect("there is room");
+                link.sender.send(ToWorker::Unload { index: CellTypeId(0), reply }).expect("there is room");
                 assert_eq!(replies.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
             };
             is_let_go();

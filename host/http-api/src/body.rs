@@ -1,6 +1,5 @@
 //! Reading a request's body: never more than allowed, never slower than allowed, and not copied where one piece is all of it.
 
-use std::fmt::Display;
 use std::future::poll_fn;
 use std::io::Read;
 use std::pin::Pin;
@@ -10,9 +9,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
+use cellwright_gate::{Gate, LARGE, Limit, RequestShare};
 use cellwright_protocol::InferRequest;
-use cellwright_registry::TenantName;
-use cellwright_serving::ErrorKind;
 use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderName, StatusCode};
@@ -20,61 +18,57 @@ use http_body::Body as _;
 use tokio::time::{Instant, Sleep};
 
 use crate::app::App;
-use crate::budget::Share;
+use crate::auth::Caller;
 use crate::limits::Limits;
 use crate::refusal::Refusal;
 
 /// Memory set aside on the word of a `Content-Length` alone.
 const BELIEVED_MAX: usize = 1 << 20;
-/// Reading or writing more than this takes so long that others should not wait meanwhile.
-pub(crate) const LARGE: usize = 64 << 10;
 
-/// A whole body, and what it holds of the budget.
-pub(crate) struct Collected {
-    pub(crate) bytes: Bytes,
-    share: Share,
+/// Holds for a request what its body, which is not needed any more, has become: about as much, or more where its tensors take more.
+pub(crate) fn keep_as(share: &mut RequestShare, body: &Bytes, request: &InferRequest) -> Result<(), Refusal> {
+    let tensors = request.inputs.iter().map(|input| input.data.len()).sum();
+    share.hold(body.len().max(tensors))?;
+    Ok(())
 }
 
-impl Collected {
-    /// The body is not needed any more, but what was made of it is, which takes about as much; more where its tensors do.
-    pub(crate) fn kept_as(self, request: &InferRequest) -> Result<Share, Refusal> {
-        let tensors = request.inputs.iter().map(|input| input.data.len()).sum();
-        let (mut share, body) = (self.share, self.bytes.len());
-        share.hold(body.max(tensors))?;
-        Ok(share)
-    }
+/// What a body is said to have at least.
+pub(crate) fn announced(request: &Request) -> u64 {
+    request.body().size_hint().lower()
 }
 
-/// The whole body of a request, inflated if it came compressed.
-pub(crate) async fn collect(app: &App, tenant: &TenantName, request: Request) -> Result<Collected, Refusal> {
+/// The whole body of a message, inflated if it came compressed, with what it holds of the host's memory.
+pub(crate) async fn collect_message(app: &App, caller: &Caller, request: Request) -> Result<(Bytes, RequestShare), Refusal> {
+    let mut share = app.gate.share(&caller.tenant);
+    app.gate.hold_announced(&mut share, announced(&request))?;
+    let bytes = collect(app, &mut share, request).await?;
+    Ok((bytes, share))
+}
+
+/// The whole body of a request, inflated if it came compressed. `share` holds it.
+pub(crate) async fn collect(app: &App, share: &mut RequestShare, request: Request) -> Result<Bytes, Refusal> {
     let encoding = Encoding::of(request.headers())?;
-    let body = gather(app, tenant, &mut request.into_body()).await?;
+    let body = gather(app, share, &mut request.into_body()).await?;
     match encoding {
         Encoding::Identity => Ok(body),
-        encoding => inflate(body, encoding, app.limits.body_bytes_max).await,
+        encoding => inflate(body, encoding, &app.gate, share).await,
     }
 }
 
-async fn gather(app: &App, tenant: &TenantName, body: &mut Body) -> Result<Collected, Refusal> {
-    let max = app.limits.body_bytes_max;
-    let announced = body.size_hint().lower();
-    if announced > max as u64 {
-        return Err(too_large(max));
-    }
-    let announced = usize::try_from(announced).unwrap_or(max);
-    let mut share = app.bodies.share(tenant);
-    share.hold(announced)?;
+async fn gather(app: &App, share: &mut RequestShare, body: &mut Body) -> Result<Bytes, Refusal> {
+    let max = app.gate.bounds().body_bytes_max;
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(max);
     let mut pace = Pace::new(&app.limits);
-    let Some(first) = pace.next(body).await? else { return Ok(Collected { bytes: Bytes::new(), share }) };
+    let Some(first) = pace.next(body).await? else { return Ok(Bytes::new()) };
     if body.is_end_stream() && first.len() <= max {
         share.hold(first.len())?;
-        return Ok(Collected { bytes: first, share });
+        return Ok(first);
     }
     let mut bytes = Vec::with_capacity(announced.min(BELIEVED_MAX).max(first.len()));
     let mut next = Some(first);
     while let Some(piece) = next {
         if piece.len() > max - bytes.len() {
-            return Err(too_large(max));
+            return Err(Limit::BodyBytes.reached(max as u64).into());
         }
         bytes.extend_from_slice(&piece);
         if share.is_less_than(bytes.len()) {
@@ -84,11 +78,7 @@ async fn gather(app: &App, tenant: &TenantName, body: &mut Body) -> Result<Colle
         next = pace.next(body).await?;
     }
     share.hold(bytes.len())?;
-    Ok(Collected { bytes: bytes.into(), share })
-}
-
-pub(crate) fn too_large(max: impl Display) -> Refusal {
-    Refusal::new(ErrorKind::TooLarge, format_args!("the body has more than {max} bytes, which is the most that this server takes"))
+    Ok(bytes.into())
 }
 
 /// Watches that a body keeps coming: it may be slow at first, then it must keep up a rate on average. Only waiting for it counts.
@@ -166,7 +156,7 @@ const DISCARDED_MAX: usize = 128 << 20;
 const DISCARDING_MAX: Duration = Duration::from_secs(3);
 
 fn too_slow(grace: Duration) -> Refusal {
-    let sentence = format!("the body came too slowly: after {} seconds there was too little of it", grace.as_secs());
+    let sentence = format!("the body came too slowly: less than the minimum rate after {} seconds", grace.as_secs());
     Refusal::with_status(StatusCode::REQUEST_TIMEOUT, sentence)
 }
 
@@ -185,7 +175,7 @@ impl Encoding {
             "gzip" | "x-gzip" => Ok(Self::Gzip),
             "deflate" => Ok(Self::Deflate),
             other => {
-                let sentence = format!("Content-Encoding `{}` is not taken; gzip and deflate are", other.escape_debug());
+                let sentence = format!("Content-Encoding `{}` is not supported: use gzip or deflate", other.escape_debug());
                 Err(Refusal::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence))
             }
         }
@@ -197,7 +187,7 @@ pub(crate) fn only_as_it_is(headers: &HeaderMap) -> Result<(), Refusal> {
     if only(headers, &CONTENT_ENCODING)?.is_none_or(|value| value.trim().eq_ignore_ascii_case("identity")) {
         return Ok(());
     }
-    let sentence = "an upload is taken without Content-Encoding: send .tar or .tar.zst as it is";
+    let sentence = "an upload must have no Content-Encoding: send the .tar or .tar.zst as it is";
     Err(Refusal::with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, sentence))
 }
 
@@ -211,19 +201,22 @@ pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
     value.to_str().map(Some).map_err(|_| Refusal::bad_input(format!("the header {name} is not plain text")))
 }
 
-async fn inflate(body: Collected, encoding: Encoding, max: usize) -> Result<Collected, Refusal> {
+async fn inflate(body: Bytes, encoding: Encoding, gate: &Gate, share: &mut RequestShare) -> Result<Bytes, Refusal> {
+    let (max, taken) = (gate.bounds().body_bytes_max, share.take());
     let inflated = tokio::task::spawn_blocking(move || {
-        let mut inflated = Inflated { bytes: Vec::new(), max, beside: body.bytes.len(), share: body.share };
+        let mut inflated = Inflated { bytes: Vec::new(), max, beside: body.len(), share: taken };
         match encoding {
-            Encoding::Identity => return Ok(Collected { bytes: body.bytes, share: inflated.share }),
-            Encoding::Gzip => inflated.gunzip(&body.bytes)?,
-            Encoding::Deflate => inflated.unzlib(&body.bytes)?,
+            Encoding::Identity => return Ok((body, inflated.share)),
+            Encoding::Gzip => inflated.gunzip(&body)?,
+            Encoding::Deflate => inflated.unzlib(&body)?,
         }
         let Inflated { bytes, mut share, .. } = inflated;
         share.hold(bytes.len())?;
-        Ok(Collected { bytes: bytes.into(), share })
+        Ok::<_, Refusal>((bytes.into(), share))
     });
-    inflated.await.map_err(Refusal::internal)?
+    let (bytes, taken) = inflated.await.map_err(Refusal::internal)??;
+    *share = taken;
+    Ok(bytes)
 }
 
 /// A member costs some microseconds, however short it is. Tools that write many put 64 KiB into each.
@@ -235,7 +228,7 @@ struct Inflated {
     max: usize,
     /// Bytes of what is inflated, which are held as well until all of it is.
     beside: usize,
-    share: Share,
+    share: RequestShare,
 }
 
 impl Inflated {
@@ -277,7 +270,7 @@ impl Inflated {
             let read = reader.by_ref().take(step as u64).read_to_end(&mut self.bytes);
             let read = read.map_err(|cause| Refusal::bad_input(format!("the compressed body cannot be inflated: {cause}")))?;
             if self.bytes.len() > self.max {
-                return Err(too_large(self.max));
+                return Err(Limit::BodyBytes.reached(self.max as u64).into());
             }
             if read < step {
                 return Ok(());
@@ -287,7 +280,7 @@ impl Inflated {
 }
 
 fn left_behind(rest: &[u8]) -> Refusal {
-    Refusal::bad_input(format!("the compressed body goes on behind its end, for {} bytes that are not compressed data", rest.len()))
+    Refusal::bad_input(format!("the compressed body is followed by {} bytes that are not compressed data", rest.len()))
 }
 
 #[cfg(test)]
@@ -298,13 +291,19 @@ mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
 
+    use cellwright_gate::Budget;
+    use cellwright_registry::TenantName;
+
     use super::*;
-    use crate::budget::Budget;
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(bytes).unwrap();
         encoder.finish().unwrap()
+    }
+
+    fn budget(bytes: usize) -> Arc<Budget> {
+        Budget::new(bytes, Arc::default())
     }
 
     fn gunzip(compressed: &[u8], max: usize, budget: &Arc<Budget>) -> Result<Vec<u8>, StatusCode> {
@@ -315,28 +314,28 @@ mod tests {
 
     #[test]
     fn a_bomb_is_inflated_no_further_than_allowed() {
-        let (bomb, budget) = (gzip(&vec![0; 1 << 20]), Budget::new(8 << 20));
-        assert_eq!(gunzip(&bomb, 1 << 20, &budget).unwrap().len(), 1 << 20);
-        assert_eq!(gunzip(&bomb, (1 << 20) - 1, &budget), Err(StatusCode::PAYLOAD_TOO_LARGE));
-        assert_eq!(gunzip(&bomb[..20], 1 << 20, &budget), Err(StatusCode::BAD_REQUEST));
-        assert_eq!(gunzip(&bomb, 1 << 20, &Budget::new(1 << 20)), Err(StatusCode::SERVICE_UNAVAILABLE), "it and what it was");
+        let (bomb, room) = (gzip(&vec![0; 1 << 20]), budget(8 << 20));
+        assert_eq!(gunzip(&bomb, 1 << 20, &room).unwrap().len(), 1 << 20);
+        assert_eq!(gunzip(&bomb, (1 << 20) - 1, &room), Err(StatusCode::PAYLOAD_TOO_LARGE));
+        assert_eq!(gunzip(&bomb[..20], 1 << 20, &room), Err(StatusCode::BAD_REQUEST));
+        assert_eq!(gunzip(&bomb, 1 << 20, &budget(1 << 20)), Err(StatusCode::SERVICE_UNAVAILABLE), "it and what it was");
     }
 
     #[test]
     fn what_is_inflated_takes_of_the_budget_what_it_has_come_to() {
         let body: Vec<u8> = (0..300_u32 << 10).map(|place| (place.wrapping_mul(0x9E37_79B9) >> 24) as u8).collect();
-        let budget = Budget::new(2 << 20);
-        let mut held = budget.share(&TenantName::parse("b").unwrap());
+        let room = budget(2 << 20);
+        let mut held = room.share(&TenantName::parse("b").unwrap());
         held.hold(1 << 20).unwrap();
-        assert_eq!(gunzip(&gzip(&body), 64 << 20, &budget), Ok(body), "not what it might have come to");
+        assert_eq!(gunzip(&gzip(&body), 64 << 20, &room), Ok(body), "not what it might have come to");
     }
 
     #[test]
     fn members_are_bounded() {
-        let (empty, one, budget) = (gzip(b""), gzip(b"1"), Budget::new(8 << 20));
+        let (empty, one, room) = (gzip(b""), gzip(b"1"), budget(8 << 20));
         let most = [empty.repeat(MEMBERS_MAX - 1), one].concat();
-        assert_eq!(gunzip(&most, 1, &budget).unwrap(), b"1");
-        assert_eq!(gunzip(&[most, empty].concat(), 1, &budget), Err(StatusCode::BAD_REQUEST));
+        assert_eq!(gunzip(&most, 1, &room).unwrap(), b"1");
+        assert_eq!(gunzip(&[most, empty].concat(), 1, &room), Err(StatusCode::BAD_REQUEST));
     }
 
     #[test]

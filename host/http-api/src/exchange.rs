@@ -69,11 +69,11 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
     if let Some(value) = id.header() {
         response.headers_mut().insert(HEADER, value);
     }
-    let unread = match loan {
+    let answering = match loan {
         Some(loan) => loan.settle().await,
         None => None,
     };
-    response.map(|body| streams::watched(body, unread))
+    response.map(|body| streams::watched(body, answering))
 }
 
 /// Whether it asks for other models, tenants or keys than there are: what an operator looks for in a log.
@@ -92,7 +92,7 @@ fn check_head(request: &Request<Body>) -> Result<(), Refusal> {
     if request.headers().get_all(TRANSFER_ENCODING).iter().all(chunked) {
         return Ok(());
     }
-    Err(Refusal::with_status(StatusCode::NOT_IMPLEMENTED, "of Transfer-Encoding only `chunked` is served"))
+    Err(Refusal::with_status(StatusCode::NOT_IMPLEMENTED, "Transfer-Encoding must be `chunked`: no other one is supported"))
 }
 
 fn render(refusal: &Refusal, id: &ExchangeId, uri: &Uri) -> Response<Body> {

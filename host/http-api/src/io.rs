@@ -26,8 +26,13 @@ pub(crate) struct Watched<T> {
     /// Runs while a write waits; made when one first does.
     writing: Option<Pin<Box<Sleep>>>,
     write_waits: Option<Active>,
+    /// Whether the peer speaks HTTP/2, of which not every byte is a request's; not known before its first bytes.
+    is_http2: Option<bool>,
     explaining: Option<Explaining>,
 }
+
+/// What an HTTP/2 client says first (RFC 9113, section 3.4).
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// An answer that is written instead of another.
 struct Explaining {
@@ -49,7 +54,7 @@ fn explained(head: &[u8], ids: &IdSource) -> Option<Vec<u8>> {
         return None;
     }
     let error = match head.get(9..12)? {
-        "400" => "this is no head of an HTTP request: its first line or a header is malformed, or its lengths contradict each other",
+        "400" => "this is not an HTTP request: its first line or a header is malformed, or its lengths contradict each other",
         "431" => "the request's head has more headers or bytes than this server takes",
         _ => return None,
     };
@@ -82,7 +87,7 @@ impl<T: AsyncWrite + Unpin> Watched<T> {
 
 impl<T> Watched<T> {
     pub(crate) fn new(inner: T, app: Arc<App>, activity: Arc<Activity>) -> Self {
-        Self { inner, app, activity, writing: None, write_waits: None, explaining: None }
+        Self { inner, app, activity, writing: None, write_waits: None, is_http2: None, explaining: None }
     }
 
     fn watch_writing<R>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
@@ -96,13 +101,20 @@ impl<T> Watched<T> {
             self.write_waits = Some(self.activity.begin());
             sleep.as_mut().reset(until);
         }
-        sleep.as_mut().poll(context).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read what it is sent")))
+        sleep.as_mut().poll(context).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read the answer")))
     }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        let bytes = &buffer.filled()[before..];
+        // The first bytes of HTTP/2 are read by themselves, to know the protocol.
+        if !bytes.is_empty() && !*self.is_http2.get_or_insert(HTTP2_PREFACE.starts_with(bytes)) {
+            self.activity.note_bytes();
+        }
+        read
     }
 }
 

@@ -1,8 +1,10 @@
 //! Request bodies on loan: a body that whoever answers did not read to its end comes back when it is dropped.
 //!
 //! A client that is still sending may not read its answer: over HTTP/2 a dropped body resets the stream before the answer's head, over HTTP/1.1
-//! the connection closes under the client's writing. So every answer waits here, for a while, until what nobody reads has come.
+//! the connection closes under the client's writing. So what nobody reads is read here for a while: over HTTP/1.1 before the answer, over HTTP/2 beside
+//! it, because there a client may send for as long as it likes before it ends its request.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -13,22 +15,27 @@ use http::header::EXPECT;
 use http::{Request, Version};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::sync::oneshot;
 
 use crate::body::discard;
 
 /// Where a lent body comes back to.
 pub(crate) struct Loan {
     returned: Arc<Mutex<Option<Returned>>>,
+    version: Version,
     /// Who asks first whether to send a body has not sent it.
     asks_first: bool,
 }
+
+/// Kept while an answer is on its way: until then nothing resets its stream.
+pub(crate) type AnswerGuard = oneshot::Sender<Infallible>;
 
 struct Returned {
     body: Incoming,
     begun: bool,
 }
 
-struct Lent {
+struct LentBody {
     /// None after its end.
     body: Option<Returned>,
     owner: Arc<Mutex<Option<Returned>>>,
@@ -42,23 +49,33 @@ pub(crate) fn lend(request: Request<Incoming>) -> (Request<Body>, Option<Loan>) 
     }
     let returned = Arc::default();
     let asks_first = head.version < Version::HTTP_2 && head.headers.contains_key(EXPECT);
-    let lent = Lent { body: Some(Returned { body, begun: false }), owner: Arc::clone(&returned) };
-    (Request::from_parts(head, Body::new(lent)), Some(Loan { returned, asks_first }))
+    let lent = LentBody { body: Some(Returned { body, begun: false }), owner: Arc::clone(&returned) };
+    let version = head.version;
+    (Request::from_parts(head, Body::new(lent)), Some(Loan { returned, version, asks_first }))
 }
 
 impl Loan {
-    /// Reads on for a while in what nobody has read. Gives what still comes after that: it must be kept until the answer is on its way.
-    pub(crate) async fn settle(self) -> Option<Incoming> {
+    /// Reads on for a while in what nobody has read.
+    pub(crate) async fn settle(self) -> Option<AnswerGuard> {
         let returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Returned { mut body, begun } = returned?;
+        if self.version == Version::HTTP_2 {
+            let (answering, answered) = oneshot::channel();
+            drop(tokio::spawn(async move {
+                discard(&mut body).await;
+                let _ = answered.await;
+                drop(body);
+            }));
+            return Some(answering);
+        }
         if begun || !self.asks_first {
             discard(&mut body).await;
         }
-        Some(body)
+        None
     }
 }
 
-impl http_body::Body for Lent {
+impl http_body::Body for LentBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -81,7 +98,7 @@ impl http_body::Body for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBody {
     fn drop(&mut self) {
         if let Some(lent) = self.body.take().filter(|lent| !lent.body.is_end_stream()) {
             *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = Some(lent);

@@ -5,9 +5,9 @@
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cellwright_gate::platform::{CellFigures, Figures, ModelFigures};
+use cellwright_registry::TenantName;
 use http::StatusCode;
-
-use crate::figures::{CellFigures, Figures, ModelFigures};
 
 /// Counts of the HTTP layer.
 #[derive(Debug, Default)]
@@ -28,9 +28,10 @@ impl HttpFigures {
 }
 
 /// Everything as text; what concerns the whole server only if it is given.
-pub(crate) fn text(figures: &Figures, server: Option<&HttpFigures>) -> String {
+pub(crate) fn text(figures: &Figures, early: &[(TenantName, &'static str, u64)], server: Option<&HttpFigures>) -> String {
     let mut page = Page::default();
     models(&mut page, &figures.models);
+    shed(&mut page, &figures.models, early);
     latencies(&mut page, &figures.models);
     cells(&mut page, &figures.models);
     if let Some(server) = server {
@@ -69,44 +70,46 @@ type Label<'a> = (&'static str, &'a dyn Display);
 type OfModel = (&'static str, &'static str, &'static str, fn(&ModelFigures) -> u64);
 
 const OF_MODELS: &[OfModel] = &[
-    ("nv_inference_request_success", "counter", "Calls that were answered", |model| model.success.count),
-    ("nv_inference_request_failure", "counter", "Calls that were not answered", |model| model.failure.count),
-    ("nv_inference_count", "counter", "Requests that were answered; where rows are requests, a call is several", |model| model.requests),
+    ("nv_inference_request_success", "counter", "Calls that were answered", |model| model.calls.success.count),
+    ("nv_inference_request_failure", "counter", "Calls that were not answered", |model| model.calls.failure.count),
+    ("nv_inference_count", "counter", "Requests that were answered; where rows are requests, a call is several", |model| {
+        model.calls.requests
+    }),
     ("nv_inference_exec_count", "counter", "Batches in which cells of calls ran, alone or with other models' cells", ModelFigures::tasks),
-    ("nv_inference_request_duration_us", "counter", "Time of answered calls, microseconds", |model| model.success.ns / 1000),
-    ("nv_inference_queue_duration_us", "counter", "Time until the first cell ran, microseconds", |model| model.queue.ns / 1000),
-    ("nv_inference_compute_input_duration_us", "counter", "Time of unfolding, microseconds", |model| model.unfold.ns / 1000),
+    ("nv_inference_request_duration_us", "counter", "Time of answered calls, microseconds", |model| model.calls.success.ns / 1000),
+    ("nv_inference_queue_duration_us", "counter", "Time until the first cell ran, microseconds", |model| model.calls.queue.ns / 1000),
+    ("nv_inference_compute_input_duration_us", "counter", "Time of unfolding, microseconds", |model| model.calls.unfold.ns / 1000),
     ("nv_inference_compute_infer_duration_us", "counter", "Time from the first cell to the last, microseconds", |model| {
-        model.compute.ns / 1000
+        model.calls.compute.ns / 1000
     }),
-    ("nv_inference_pending_request_count", "gauge", "Calls in flight and calls that wait", |model| model.in_flight + model.queued),
-    ("cellwright_in_flight", "gauge", "Calls in flight", |model| model.in_flight),
-    ("cellwright_queued", "gauge", "Calls that wait because their model or tenant has as many in flight as it may", |model| model.queued),
-    ("cellwright_unfold_count", "counter", "Calls that were unfolded", |model| model.unfold.count),
+    ("nv_inference_pending_request_count", "gauge", "Calls in flight and calls that wait", |model| {
+        u64::from(model.in_flight) + u64::from(model.queued)
+    }),
+    ("cellwright_in_flight", "gauge", "Calls in flight", |model| u64::from(model.in_flight)),
+    ("cellwright_queued", "gauge", "Calls that wait because their model or tenant is at a limit", |model| u64::from(model.queued)),
+    ("cellwright_unfold_count", "counter", "Calls that were unfolded", |model| model.calls.unfold.count),
     ("cellwright_plugin_faults", "counter", "Calls that failed because of their plugin: traps, limits, malformed graphs", |model| {
-        model.faults
+        model.calls.faults
     }),
-    ("cellwright_replayed", "counter", "Requests that began again because the device that had them was lost", |model| model.replayed),
-    ("cellwright_shed", "counter", "Calls refused for load", |model| model.shed),
-    ("cellwright_cancelled", "counter", "Calls whose client left", |model| model.cancelled),
-    ("cellwright_expired", "counter", "Calls whose time was up", |model| model.expired),
-    ("cellwright_device_ns", "counter", "Device time of calls' cells, nanoseconds", |model| model.device_ns),
+    ("cellwright_replayed", "counter", "Requests that restarted because their worker was lost", |model| model.calls.replayed),
+    ("cellwright_cancelled", "counter", "Calls whose client left", |model| model.calls.cancelled),
+    ("cellwright_expired", "counter", "Calls whose timeout passed", |model| model.calls.expired),
+    ("cellwright_device_ns", "counter", "Device time of calls' cells, nanoseconds", |model| model.device.device_ns),
 ];
 
 /// A figure of each cell that has it.
 type OfCell = (&'static str, &'static str, &'static str, fn(&CellFigures) -> Option<u64>);
 
 const OF_CELLS: &[OfCell] = &[
-    ("cellwright_cell_busy_ns", "counter", "Device time of the batches of a cell's type, nanoseconds", |cell| Some(cell.busy_ns)),
-    ("cellwright_cell_batch_max", "gauge", "A cell's batch limit", |cell| Some(cell.batch_max)),
-    (
-        "cellwright_cell_table_bytes",
-        "gauge",
-        "Bytes that the tables of a cell's results by token may take; of cells that may have some",
-        |cell| Some(cell.table?.bytes),
-    ),
-    ("cellwright_cell_table_tokens", "gauge", "Tokens that there are, of all of them together", |cell| Some(cell.table?.tokens)),
-    ("cellwright_cell_table_filled", "gauge", "Tokens whose results they have", |cell| Some(cell.table?.filled)),
+    ("cellwright_cell_busy_ns", "counter", "Device time of the batches of a cell's type, nanoseconds", |cell| {
+        Some(cell.counters.busy_ns.load(Ordering::Relaxed))
+    }),
+    ("cellwright_cell_batch_max", "gauge", "A cell's batch limit", |cell| Some(u64::from(cell.batch_max))),
+    ("cellwright_cell_table_bytes", "gauge", "Maximum bytes of the tables by token of a cell that has some", |cell| {
+        Some(cell.tables.counts()?.bytes)
+    }),
+    ("cellwright_cell_table_tokens", "gauge", "Tokens of the vocabularies of these tables", |cell| Some(cell.tables.counts()?.tokens)),
+    ("cellwright_cell_table_filled", "gauge", "Tokens whose results are in the tables", |cell| Some(cell.tables.counts()?.filled)),
 ];
 
 fn models(page: &mut Page, models: &[ModelFigures]) {
@@ -115,6 +118,17 @@ fn models(page: &mut Page, models: &[ModelFigures]) {
         for model in models {
             page.sample(name, &labels_of(model), value(model));
         }
+    }
+}
+
+fn shed(page: &mut Page, models: &[ModelFigures], early: &[(TenantName, &'static str, u64)]) {
+    const NAME: &str = "cellwright_shed";
+    page.family(NAME, "counter", "Calls refused for load, and what was refused for load before it came to a model, by kind");
+    for model in models {
+        page.sample(NAME, &labels_of(model), model.calls.shed);
+    }
+    for (tenant, kind, count) in early {
+        page.sample(NAME, &[("tenant", tenant), ("kind", kind)], count);
     }
 }
 
@@ -129,9 +143,9 @@ fn latencies(page: &mut Page, models: &[ModelFigures]) {
         let labels = labels_of(model);
         #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
         let seconds = |ns: u64| ns as f64 / 1e9;
-        let buckets = model.latency.iter().map(|(bound, count)| (bound.map(seconds), *count));
+        let buckets = model.calls.latencies().map(|(bound, count)| (bound.map(|bound| bound.as_secs_f64()), count));
         histogram(page, NAME, &labels, buckets);
-        page.sample(&format!("{NAME}_sum"), &labels, seconds(model.success.ns));
+        page.sample(&format!("{NAME}_sum"), &labels, seconds(model.calls.success.ns));
     }
 }
 
@@ -160,8 +174,8 @@ fn cells(page: &mut Page, models: &[ModelFigures]) {
     for model in models {
         for cell in &model.cells {
             let labels = labels_of_cell(model, cell);
-            histogram(page, BATCH, &labels, cell.batches.iter().copied());
-            page.sample(&format!("{BATCH}_sum"), &labels, cell.rows);
+            histogram(page, BATCH, &labels, cell.batches());
+            page.sample(&format!("{BATCH}_sum"), &labels, cell.counters.rows.load(Ordering::Relaxed));
         }
     }
     for (name, kind, help, value) in OF_CELLS {
@@ -181,21 +195,21 @@ fn labels_of_cell<'a>(model: &'a ModelFigures, cell: &'a CellFigures) -> [Label<
 
 fn engine(page: &mut Page, figures: &Figures) {
     page.family("cellwright_waiting", "gauge", "Requests that wait for memory");
-    page.sample("cellwright_waiting", &[], figures.waiting);
+    page.sample("cellwright_waiting", &[], figures.engine.waiting);
     page.family("cellwright_slots", "gauge", "Slots of a memory domain");
-    for (number, domain) in figures.domains.iter().enumerate() {
+    for (number, domain) in figures.engine.domains.iter().enumerate() {
         page.sample("cellwright_slots", &[("domain", &number), ("name", &domain.name)], domain.slots);
     }
     page.family("cellwright_slots_used", "gauge", "Slots that requests hold");
-    for (number, domain) in figures.domains.iter().enumerate() {
+    for (number, domain) in figures.engine.domains.iter().enumerate() {
         page.sample("cellwright_slots_used", &[("domain", &number), ("name", &domain.name)], domain.slots_used);
     }
     page.family("cellwright_worker_up", "gauge", "Whether a worker takes tasks");
-    for (number, worker) in figures.workers.iter().enumerate() {
+    for (number, worker) in figures.engine.workers.iter().enumerate() {
         page.sample("cellwright_worker_up", &[("worker", &number)], u8::from(worker.up));
     }
     page.family("cellwright_worker_outstanding", "gauge", "Tasks that a worker has not completed");
-    for (number, worker) in figures.workers.iter().enumerate() {
+    for (number, worker) in figures.engine.workers.iter().enumerate() {
         page.sample("cellwright_worker_outstanding", &[("worker", &number)], worker.outstanding);
     }
 }

@@ -40,7 +40,7 @@ fn document() -> Value {
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "securitySchemes": { "key": { "type": "http", "scheme": "bearer", "description": "A key of the server; a server without keys asks for none." } }
+            "securitySchemes": { "key": { "type": "http", "scheme": "bearer", "description": "A key of the server; a server without keys requires none." } }
         }
     })
 }
@@ -82,11 +82,11 @@ fn parameters(operation: &Operation) -> Vec<Value> {
         parameters.push(json!({ "name": name, "in": "query", "description": description, "schema": { "type": "boolean" } }));
     }
     if operation.scope.is_some() {
-        let description = "Whose models are meant, where an operator's key is used.";
+        let description = "The tenant whose models are used; only an operator's key may name another one than its own.";
         parameters.push(json!({ "name": "tenant", "in": "query", "description": description, "schema": reference("Name") }));
     }
     if matches!(operation.body, Body::Tensors(_)) {
-        let description = "How many bytes of the body are JSON, if binary tensors follow; 0: the body is the model's only input.";
+        let description = "The number of bytes of JSON, if binary tensors follow it. 0: the body is the model's only input.";
         let schema = json!({ "type": "integer", "minimum": 0 });
         parameters.push(json!({ "name": "Inference-Header-Content-Length", "in": "header", "description": description, "schema": schema }));
     }
@@ -160,19 +160,19 @@ fn refusals(operation: &Operation) -> Vec<u16> {
 fn meaning(status: u16) -> &'static str {
     match status {
         400 => "The request is not what this path or this model takes",
-        401 => "There is no key, or it is not known",
+        401 => "The key is missing or unknown",
         403 => "The key does not allow this",
         404 => "There is no such model, version, tenant or key",
         408 => "The body came too slowly",
-        409 => "It is in a state that forbids this",
-        413 => "There is more of it than is taken",
-        415 => "The body is compressed in a way that is not taken",
-        429 => "As many requests, or bytes of them, as allowed are in flight: try again later",
+        409 => "The present state forbids this",
+        413 => "The body or the answer has too many bytes",
+        415 => "The encoding of the body is not supported",
+        429 => "Too many requests, or bytes of requests, are in flight: try again later",
         500 => "The server failed",
-        501 => "This is not served",
+        501 => "This is not supported",
         502 => "The model's plugin failed",
         503 => "The server cannot do it now: try again later",
-        504 => "The time that the request gave itself was over",
+        504 => "The timeout of the request passed",
         _ => "Refused",
     }
 }

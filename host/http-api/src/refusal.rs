@@ -1,9 +1,14 @@
 //! Every answer that is not a success: errors become statuses and sentences here and nowhere else.
+//!
+//! The text of an internal error goes to the log, and the client gets the request id under which it
+//! is found. Of every other refusal the log has the status alone, because its sentence may quote
+//! the client.
 
 use std::borrow::Cow;
 use std::fmt::Display;
 
 use axum::response::{IntoResponse, Response};
+use cellwright_gate::{ChangeError, Error, LimitReached, limits};
 use cellwright_protocol::messages::ErrorBody;
 use cellwright_protocol::{BadRequest, BadResponse, RequestFault};
 use cellwright_registry::RegistryError;
@@ -26,9 +31,6 @@ struct Contents {
     header: Option<(HeaderName, HeaderValue)>,
 }
 
-/// Nobody reads it: the client has gone. The number is nginx's.
-const CLIENT_GONE: u16 = 499;
-
 /// Of a sentence, which may quote what a client sent or what a plugin noted, so many bytes are told, of its beginning and of its end each.
 const SENTENCE_SHOWN_MAX: usize = 4 << 10;
 
@@ -43,20 +45,20 @@ impl Refusal {
     /// What an internal error says goes to the log only.
     #[must_use]
     pub fn new(kind: ErrorKind, sentence: impl Display) -> Self {
-        let mut refusal = Self::with_status(status_of(kind), sentence.to_string());
+        let (status, _, retry_after_s) = limits::status(kind);
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut refusal = Self::with_status(status, sentence.to_string());
         match kind {
             ErrorKind::Internal => {
                 let detail = std::mem::replace(&mut refusal.0.sentence, INTERNAL.into());
                 refusal.0.detail = Some(detail.into_owned());
-                refusal
             }
-            ErrorKind::Full => {
-                refusal.0.detail = Some(refusal.0.sentence.to_string());
-                refusal.retry_after(5)
-            }
-            ErrorKind::Busy => refusal.retry_after(1),
-            ErrorKind::Unavailable | ErrorKind::Draining => refusal.retry_after(5),
-            _ => refusal,
+            ErrorKind::Full => refusal.0.detail = Some(refusal.0.sentence.to_string()),
+            _ => {}
+        }
+        match retry_after_s {
+            Some(seconds) => refusal.header(RETRY_AFTER, HeaderValue::from(seconds)),
+            None => refusal,
         }
     }
 
@@ -87,21 +89,9 @@ impl Refusal {
         Self::with_status(StatusCode::NOT_FOUND, sentence)
     }
 
-    pub(crate) fn forbidden(sentence: impl Into<Cow<'static, str>>) -> Self {
-        Self::with_status(StatusCode::FORBIDDEN, sentence)
-    }
-
-    pub(crate) fn unauthorized(sentence: &'static str) -> Self {
-        Self::with_status(StatusCode::UNAUTHORIZED, sentence).header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
-    }
-
     /// Something here did not do what it must; the client can do nothing about it.
     pub(crate) fn internal(detail: impl Display) -> Self {
         Self::new(ErrorKind::Internal, detail)
-    }
-
-    pub(crate) fn retry_after(self, seconds: u32) -> Self {
-        self.header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
     pub(crate) fn of_request(mut self, id: Option<&str>) -> Self {
@@ -146,26 +136,39 @@ impl Refusal {
     }
 }
 
-/// The status of each kind of error.
-fn status_of(kind: ErrorKind) -> StatusCode {
-    match kind {
-        ErrorKind::BadInput => StatusCode::BAD_REQUEST,
-        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
-        ErrorKind::NotFound => StatusCode::NOT_FOUND,
-        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        ErrorKind::Conflict => StatusCode::CONFLICT,
-        ErrorKind::PluginFault => StatusCode::BAD_GATEWAY,
-        ErrorKind::Busy => StatusCode::TOO_MANY_REQUESTS,
-        ErrorKind::Cancelled => StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST),
-        ErrorKind::Deadline => StatusCode::GATEWAY_TIMEOUT,
-        ErrorKind::Unavailable | ErrorKind::Draining | ErrorKind::Full => StatusCode::SERVICE_UNAVAILABLE,
-        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Unauthenticated(sentence) => {
+                Self::with_status(StatusCode::UNAUTHORIZED, sentence).header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+            }
+            Error::Forbidden(sentence) => Self::with_status(StatusCode::FORBIDDEN, sentence),
+            error => Self::new(error.kind(), error),
+        }
+    }
+}
+
+impl From<LimitReached> for Refusal {
+    fn from(reached: LimitReached) -> Self {
+        Error::from(reached).into()
     }
 }
 
 impl From<InferError> for Refusal {
     fn from(error: InferError) -> Self {
-        Self::new(error.kind(), error)
+        Error::from(error).into()
+    }
+}
+
+impl From<ChangeError> for Refusal {
+    fn from(error: ChangeError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+impl From<RegistryError> for Refusal {
+    fn from(error: RegistryError) -> Self {
+        Error::from(error).into()
     }
 }
 
@@ -187,23 +190,6 @@ impl From<BadResponse> for Refusal {
         let kind = if bad.is_clients_fault() { ErrorKind::BadInput } else { ErrorKind::Internal };
         Self::new(kind, bad)
     }
-}
-
-impl From<RegistryError> for Refusal {
-    fn from(error: RegistryError) -> Self {
-        Self::new(error.kind().into(), with_causes(&error))
-    }
-}
-
-/// An error's sentence and those of its causes. Only internal errors have causes, so only the log sees them.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// The exchange renders it, because only there everything is known that the message names.

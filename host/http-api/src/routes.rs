@@ -14,16 +14,19 @@ mod upload;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRequestParts, RawPathParams};
+use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{delete, get, post, put};
+use cellwright_gate::{Ask, Deployed};
 use cellwright_registry::ModelName;
-use http::header::CONTENT_TYPE;
+use http::header::{ALLOW, CONTENT_TYPE};
 use http::request::Parts;
-use http::{StatusCode, Uri};
+use http::{Method, StatusCode, Uri};
 use serde::Serialize;
 
 use crate::app::App;
+use crate::auth::Caller;
+use crate::body::announced;
 use crate::refusal::Refusal;
 
 pub(crate) fn router(app: &Arc<App>) -> Router {
@@ -75,14 +78,22 @@ fn administration() -> Router<Arc<App>> {
         .route("/v1/keys/{key}", delete(admin::keys::revoke))
 }
 
-async fn no_such_path(uri: Uri) -> Refusal {
+async fn no_such_path(method: Method, uri: Uri) -> Response {
+    if method == Method::OPTIONS && uri.path() == "*" {
+        // The server as a whole (RFC 9110, section 9.3.7).
+        return (StatusCode::NO_CONTENT, [(ALLOW, "GET,HEAD,POST,PUT,DELETE")]).into_response();
+    }
     const SHOWN_MAX: usize = 200;
     let path: String = uri.path().chars().take(SHOWN_MAX).collect();
-    Refusal::not_found(format!("there is nothing at `{path}`; /docs lists what there is"))
+    Refusal::not_found(format!("there is nothing at `{path}`; /docs lists all paths")).into_response()
 }
 
-async fn no_such_method() -> Refusal {
-    Refusal::with_status(StatusCode::METHOD_NOT_ALLOWED, "this path does not take that method; /docs lists what it takes")
+/// The router adds the header `Allow`, which is all that `OPTIONS` asks for.
+async fn no_such_method(method: Method) -> Response {
+    if method == Method::OPTIONS {
+        return done();
+    }
+    Refusal::with_status(StatusCode::METHOD_NOT_ALLOWED, "this path does not support that method; /docs lists its methods").into_response()
 }
 
 /// The model, and perhaps the version, that a path names.
@@ -98,12 +109,22 @@ impl Target {
         ModelName::parse(&self.model).map_err(|fault| Refusal::bad_input(fault.to_string()))
     }
 
+    /// What a request asks the model that the path means.
+    fn ask(&self, request: &Request) -> Ask<'_> {
+        Ask { model: &self.model, version: self.version.as_deref(), bytes: announced(request) }
+    }
+
+    /// The version that the path means.
+    fn find(&self, app: &App, caller: &Caller) -> Result<Arc<Deployed>, Refusal> {
+        Ok(app.gate.find(caller, &self.model, self.version.as_deref())?)
+    }
+
     /// The version, where it must be there.
     fn number(&self) -> Result<u64, Refusal> {
         let text = self.version.as_deref().unwrap_or_default();
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|_| digits);
-        number.ok_or_else(|| Refusal::bad_input(format!("`{}` is no version: versions are integers from 1", shown(text))))
+        number.ok_or_else(|| Refusal::bad_input(format!("`{}` is not a version: versions are integers from 1", shown(text))))
     }
 }
 
@@ -133,7 +154,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Target {
 /// The parts of a path that stand for something.
 async fn parameters<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<RawPathParams, Refusal> {
     let params = RawPathParams::from_request_parts(parts, state).await;
-    params.map_err(|_| Refusal::bad_input("the path holds percent escapes that are no UTF-8"))
+    params.map_err(|_| Refusal::bad_input("the path holds percent escapes that are not UTF-8"))
 }
 
 /// One part of a path that stands for something else than a model.

@@ -10,13 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cellwright_registry::RegistryError;
+use cellwright_gate::{Gate, Limit};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
-use crate::host::Host;
 use crate::limits::Limits;
 use crate::tls::{TlsError, TlsFiles};
 use crate::{descriptors, routes};
@@ -48,7 +47,7 @@ pub struct ServerOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Nobody has a key, and others than this machine could come.
-    #[error("no key exists, so everyone who reaches {0} could do everything: create one first, or listen on 127.0.0.1")]
+    #[error("no key exists, so anyone who reaches {0} could do everything: create one first, or listen on 127.0.0.1")]
     NoKeys(SocketAddr),
     /// No address.
     #[error("there is no address to listen on")]
@@ -64,9 +63,6 @@ pub enum BindError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Keys cannot be looked up.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
 }
 
 /// A server that listens and does not answer yet.
@@ -86,6 +82,7 @@ impl std::fmt::Debug for Server {
 /// How far a server has come in stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
+    /// Also while a server that was told to stop says that it is not ready.
     Serving,
     /// Nothing new is taken, what has begun is finished.
     Finishing,
@@ -98,7 +95,7 @@ impl Server {
     ///
     /// # Errors
     /// If an address cannot be had, the certificate cannot be used, or the server would be open to everyone.
-    pub async fn bind(options: ServerOptions, host: Arc<dyn Host>) -> Result<Self, BindError> {
+    pub async fn bind(options: ServerOptions, gate: Arc<Gate>) -> Result<Self, BindError> {
         let mut limits = options.limits;
         if options.addresses.is_empty() {
             return Err(BindError::NoAddress);
@@ -110,15 +107,15 @@ impl Server {
             tracing::warn!(
                 wanted = limits.connections_max,
                 possible,
-                "this process may open only {descriptors} files: fewer connections are taken at once (see `ulimit -n`)"
+                "this process may open only {descriptors} files, so it accepts fewer connections at once: raise `ulimit -n`"
             );
             limits.connections_max = possible;
         }
-        let app = Arc::new(App::new(host, limits)?);
+        let app = Arc::new(App::new(gate, limits));
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
         for address in options.addresses {
-            if app.is_keyless() && !address.ip().is_loopback() {
+            if app.gate.is_keyless() && !address.ip().is_loopback() {
                 return Err(BindError::NoKeys(address));
             }
             let listener = listen(address).map_err(|cause| BindError::Address { address, cause })?;
@@ -135,41 +132,40 @@ impl Server {
         &self.addresses
     }
 
-    /// Answers until `stop` ends; then takes nothing new and finishes what has begun, within the limit for that. Gives whether every request whose
-    /// head had come was answered, or left by its client. Connections without one are not waited for.
+    /// Answers until `stop` ends. Then says for the delay that it is not ready, and goes on answering, once on each connection. After that it takes no
+    /// more connections than had been made, and finishes what has begun, within the limit for that. Gives whether every request whose head had come was
+    /// answered, or left by its client. Connections without one are not waited for.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> bool {
         let (phase, _) = watch::channel(Phase::Serving);
         let permits = Arc::new(Semaphore::new(self.app.limits.connections_max));
-        let acceptors: Vec<_> = self
-            .listeners
-            .into_iter()
-            .map(|listener| {
-                let acceptor = Acceptor {
-                    app: self.app.clone(),
-                    router: routes::router(&self.app),
-                    tls: self.tls.clone(),
-                    permits: permits.clone(),
-                    phase: phase.subscribe(),
-                    told_full: None,
-                };
-                tokio::spawn(acceptor.run(listener))
-            })
-            .collect();
-        stop.await;
-        phase.send_replace(Phase::Finishing);
-        for acceptor in acceptors {
-            let _ = acceptor.await;
+        for listener in self.listeners {
+            let acceptor = Acceptor {
+                app: self.app.clone(),
+                router: routes::router(&self.app),
+                tls: self.tls.clone(),
+                permits: permits.clone(),
+                phase: phase.subscribe(),
+                told_full: None,
+            };
+            tokio::spawn(acceptor.run(listener));
         }
+        stop.await;
+        self.app.gate.mark_stopping();
+        tokio::time::sleep(self.app.limits.drain_delay).await;
+        phase.send_replace(Phase::Finishing);
         let limit = self.app.limits.drain;
         let finishing = Instant::now();
-        // Every connection holds a receiver. What has begun to arrive on one is still taken, if it comes soon.
+        // Every acceptor and every connection holds a receiver. What has begun to arrive on one is still taken, if it comes soon.
         let _ = tokio::time::timeout(limit, phase.closed()).await;
         phase.send_replace(Phase::Killed);
         let ended = tokio::time::timeout(KILLED_MAX, phase.closed()).await.is_ok();
         let finished = ended && !self.app.cut_off.load(Ordering::Acquire);
         let app = self.app.clone();
         let left = limit.saturating_sub(finishing.elapsed());
-        let _ = tokio::task::spawn_blocking(move || app.host.drain(left)).await;
+        let drained = tokio::task::spawn_blocking(move || app.gate.platform().drain(left)).await;
+        if let Some(left) = drained.ok().map(|drained| drained.left).filter(|left| *left > 0) {
+            tracing::warn!(left, "calls were still running at the end of the drain time");
+        }
         finished
     }
 }
@@ -188,27 +184,42 @@ impl Acceptor {
     async fn run(mut self, listener: TcpListener) {
         loop {
             let accepted = tokio::select! {
-                _ = self.phase.changed() => return,
+                _ = self.phase.wait_for(|phase| *phase >= Phase::Finishing) => break,
                 accepted = listener.accept() => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(cause) => {
-                    tracing::warn!(%cause, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            // Beyond the limit one waits here, the others in the listener's queue.
-            if self.permits.available_permits() == 0 {
-                self.say_full();
+            match accepted {
+                Ok((stream, _)) => self.admit(stream).await,
+                Err(cause) => pause(&cause).await,
             }
-            let permit = tokio::select! {
-                _ = self.phase.changed() => return,
-                permit = self.permits.clone().acquire_owned() => permit,
-            };
-            let Ok(permit) = permit else { return };
-            self.connect(stream, permit);
+        }
+        // To its client a connection in the listener's queue is open: closing the listener would reset it.
+        let Ok(listener) = listener.into_std() else { return };
+        // A client that goes on connecting does not keep the server.
+        for _ in 0..BACKLOG {
+            match listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                TcpStream::from_std(stream)
+            }) {
+                Ok(stream) => self.admit(stream).await,
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return,
+                Err(cause) => pause(&cause).await,
+            }
+        }
+    }
+
+    async fn admit(&mut self, stream: TcpStream) {
+        // Beyond the limit one waits here, the others in the listener's queue.
+        if self.permits.available_permits() == 0 {
+            self.say_full();
+        }
+        let permit = tokio::select! {
+            _ = self.phase.wait_for(|phase| *phase == Phase::Killed) => Err(()),
+            permit = self.permits.clone().acquire_owned() => permit.map_err(drop),
+        };
+        match permit {
+            Ok(permit) => self.connect(stream, permit),
+            // Its request may have come.
+            Err(()) => self.app.cut_off.store(true, Ordering::Release),
         }
     }
 
@@ -216,7 +227,7 @@ impl Acceptor {
         if self.told_full.is_none_or(|told| told.elapsed() >= FULL_TOLD) {
             self.told_full = Some(Instant::now());
             let connections = self.app.limits.connections_max;
-            tracing::warn!(connections, "as many connections are open as may be (`connections-max`): others wait until one closes");
+            tracing::warn!(connections, "{}", Limit::Connections.row().sentence);
         }
     }
 
@@ -228,6 +239,12 @@ impl Acceptor {
             Some(tls) => drop(tokio::spawn(connection.run_tls(tls, stream))),
         }
     }
+}
+
+/// After an error of accepting.
+async fn pause(cause: &io::Error) {
+    tracing::warn!(%cause, "a connection could not be accepted");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

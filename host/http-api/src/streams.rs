@@ -12,8 +12,9 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::Instant;
+
+use crate::lent::AnswerGuard;
 
 /// What is handed to a stream at once. Of an answer's last piece nothing is known once the stream has it.
 const PIECE_MAX: usize = 16 << 10;
@@ -63,17 +64,17 @@ where
             tokio::select! {
                 biased;
                 _ = stream => {}
-                () = watched.stands_still(unread_max) => tracing::debug!("a stream was ended: its client does not read the answer"),
+                () = watched.stands_still(unread_max) => tracing::debug!("a stream was closed: its client does not read the answer"),
             }
         };
         drop(tokio::spawn(PROGRESS.scope(progress, run)));
     }
 }
 
-/// An answer's body as its stream sends it. `unread` is what still comes of the request, kept while the answer is on its way.
-pub(crate) fn watched(body: Body, unread: Option<Incoming>) -> Body {
+/// An answer's body as its stream sends it.
+pub(crate) fn watched(body: Body, answering: Option<AnswerGuard>) -> Body {
     match PROGRESS.try_with(Arc::clone) {
-        Ok(progress) => Body::new(Watched { body, left: Bytes::new(), progress, _unread: unread }),
+        Ok(progress) => Body::new(Watched { body, left: Bytes::new(), progress, _answering: answering }),
         // An HTTP/1 connection has one answer at a time, and its socket is watched.
         Err(_) => body,
     }
@@ -84,7 +85,7 @@ struct Watched {
     /// What is left of the frame that came last.
     left: Bytes,
     progress: Arc<Progress>,
-    _unread: Option<Incoming>,
+    _answering: Option<AnswerGuard>,
 }
 
 impl http_body::Body for Watched {

@@ -7,16 +7,30 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cellwright_cell_graph::{Attribute, AttributeValue, Tensor};
-use cellwright_plugin_runtime::{Compiler, Limits, NoFiles, PluginModel, RequestView, Runtime, RuntimeOptions};
+use cellwright_cell_graph::{Attribute, AttributeValue, Datatype, Tensor, WeightSpec};
+use cellwright_plugin_runtime::{Compiler, Limits, PluginModel, RequestView, Runtime, RuntimeOptions};
 
 const WARM_CALLS: usize = 100_000;
 const FRESH_CALLS: usize = 2_000;
 
+/// Names and shapes of weights, by name.
+type Shapes = &'static [(&'static str, &'static [u64])];
+
+const CHAIN_WEIGHTS: Shapes = &[("bias_hh_l0", &[32]), ("bias_ih_l0", &[32]), ("weight_hh_l0", &[32, 8]), ("weight_ih_l0", &[32, 8])];
+const TREE_WEIGHTS: Shapes = &[
+    ("head.bias", &[10]),
+    ("head.weight", &[10, 8]),
+    ("leaf.bias", &[24]),
+    ("leaf.weight", &[24, 8]),
+    ("leaf_embedding.weight", &[100, 8]),
+    ("node.bias", &[40]),
+    ("node.weight", &[40, 16]),
+];
+
 fn main() {
     let runtime = Runtime::new(RuntimeOptions::new(Compiler::InProcess)).unwrap();
-    let chain = model(&runtime, "chain", chain_parameters());
-    let tree = model(&runtime, "tree", tree_parameters());
+    let chain = model(&runtime, "chain", chain_parameters(), CHAIN_WEIGHTS);
+    let tree = model(&runtime, "tree", tree_parameters(), TREE_WEIGHTS);
     println!("{:28}  {:>8} {:>8}  {:>8}  {:>8}", "", "warm p50", "p99", "fresh", "described");
     measure("nothing", &nothing(&runtime), &Arc::default());
     for steps in [24, 330] {
@@ -62,19 +76,22 @@ fn nothing(runtime: &Runtime) -> PluginModel {
         (func (export "cellwright:plugin/unfolding@0.1.0#describe") (param i32 i32) (result i32) (i32.const 1024))
         (func (export "cellwright:plugin/unfolding@0.1.0#unfold") (param i32) (result i32) (call $drop_request (local.get 0)) (i32.const 1024))
         (func (export "cellwright:plugin/unfolding@0.1.0#resume") (param i32 i32 i32 i32 i32 i32) (result i32) (i32.const 1024)))"#;
-    described(runtime, "nothing", &wat::parse_str(module).unwrap(), &[])
+    described(runtime, "nothing", &wat::parse_str(module).unwrap(), &[], &[])
 }
 
-fn described(runtime: &Runtime, name: &str, wasm: &[u8], parameters: &[Attribute]) -> PluginModel {
+fn described(runtime: &Runtime, name: &str, wasm: &[u8], parameters: &[Attribute], weights: Shapes) -> PluginModel {
     let plugin = runtime.compile(name, wasm).unwrap();
-    let model = plugin.with_parameters(parameters, Arc::new(NoFiles), &Limits::default()).unwrap();
+    let spec =
+        |(name, shape): &(&str, &[u64])| WeightSpec { name: (*name).to_owned(), datatype: Some(Datatype::Fp32), shape: shape.to_vec() };
+    let weights: Vec<WeightSpec> = weights.iter().map(spec).collect();
+    let model = plugin.with_parameters(parameters, Arc::new(weights), &Limits::default()).unwrap();
     model.warm(64).unwrap();
     model
 }
 
-fn model(runtime: &Runtime, name: &str, parameters: Vec<Attribute>) -> PluginModel {
+fn model(runtime: &Runtime, name: &str, parameters: Vec<Attribute>, weights: Shapes) -> PluginModel {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/prebuilt").join(name).with_extension("wasm");
-    described(runtime, name, &std::fs::read(path).unwrap(), &parameters)
+    described(runtime, name, &std::fs::read(path).unwrap(), &parameters, weights)
 }
 
 fn text(name: &str, value: &str) -> Attribute {

@@ -43,6 +43,8 @@ pub(crate) struct UnreadDescription {
     rows_are_requests: bool,
     #[component(name = "live-max")]
     live_max: Option<u32>,
+    #[component(name = "ignored-weights")]
+    ignored_weights: WasmList<String>,
 }
 
 mod bindings {

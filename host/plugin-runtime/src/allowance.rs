@@ -1,7 +1,9 @@
-//! How long one call may run, counted in the processor time of its thread: a guest is not to blame for time in which it did not run.
+//! How long one call may run, counted in the processor time of its thread.
 //!
-//! The clocks are read where a call meets the engine's tick, never when it begins, so that a call which ends before that pays nothing. What
-//! it ran before its first tick, a tick at most, is on the house. Nothing runs for ever: real time bounds it too, far more widely.
+//! On a busy machine an honest call may wait for longer than it may run, and waiting is not its
+//! fault. Real time bounds a call too, at twenty times its processor time, so nothing runs for
+//! ever. The clocks are read when a call meets the engine's tick, never when it begins. So a call
+//! that ends before its first tick pays nothing, and its time before that tick is free.
 
 use std::time::Duration;
 

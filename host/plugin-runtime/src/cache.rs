@@ -57,7 +57,7 @@ impl Cache {
     /// Keeps code; where that fails, the plugin is compiled again next time.
     pub(crate) fn store(&self, name: &ContentName, code: &[u8]) {
         if let Err(error) = self.write(name, code).and_then(|()| self.make_room()) {
-            tracing::warn!(folder = %self.folder.display(), %error, "a compiled plugin could not be kept");
+            tracing::warn!(folder = %self.folder.display(), %error, "a compiled plugin could not be stored");
         }
     }
 
@@ -113,7 +113,7 @@ fn key(folder: &Path) -> io::Result<[u8; 32]> {
     match read_key(&path)? {
         Some(key) => return Ok(key),
         None if path.exists() => {
-            tracing::warn!(file = %path.display(), "the plugin cache's key is damaged or was readable by others: making a new one");
+            tracing::warn!(file = %path.display(), "the plugin cache's key is damaged or was readable by other users: making a new one");
             fs::remove_file(&path)?;
         }
         None => {}

@@ -1,4 +1,7 @@
-//! The clock that ends calls which take too long: a thread that advances the engine's epoch while guests run, and sleeps where none does.
+//! The clock that ends calls which take too long.
+//!
+//! A thread advances the engine's epoch while guests run and sleeps while none does, so that an
+//! idle host sleeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use wasmtime::Engine;
 
+use crate::engine::Reservation;
 use crate::error::{CompileError, Defect};
 use crate::{prepare, sentence};
 
@@ -49,10 +50,16 @@ impl ChildCompiler {
 }
 
 impl Compiler {
-    /// Machine code for these bytes, at most `artifact_bytes_max` of it.
-    pub(crate) fn compile(&self, engine: &Engine, bytes: &[u8], artifact_bytes_max: usize) -> Result<Vec<u8>, CompileError> {
+    /// Machine code for these bytes and an engine of that reservation, at most `artifact_bytes_max` of it.
+    pub(crate) fn compile(
+        &self,
+        engine: &Engine,
+        reservation: Reservation,
+        bytes: &[u8],
+        artifact_bytes_max: usize,
+    ) -> Result<Vec<u8>, CompileError> {
         let artifact = match self {
-            Self::Child(child) => child.compile(bytes, artifact_bytes_max)?,
+            Self::Child(child) => child.compile(reservation, bytes, artifact_bytes_max)?,
             Self::InProcess => {
                 let compiled = catch_unwind(AssertUnwindSafe(|| machine_code(engine, bytes)));
                 compiled.map_err(|_| CompileError::Crashed("it panicked".to_owned()))??

@@ -4,7 +4,7 @@ mod description;
 mod growth;
 
 use cellwright_cell_graph::graph::{Growth, Reaction};
-use cellwright_cell_graph::{Attribute, AttributeValue, Datatype, Description, Tensor, TensorSpec};
+use cellwright_cell_graph::{Attribute, AttributeValue, Datatype, Description, Tensor, TensorSpec, WeightSpec};
 
 use crate::abi::types;
 use crate::error::LimitReached;
@@ -78,6 +78,10 @@ pub(crate) fn tensor_to_guest(from: Tensor) -> types::Tensor {
 
 pub(crate) fn spec_to_guest(from: &TensorSpec) -> types::TensorSpec {
     types::TensorSpec { name: from.name.clone(), datatype: datatype_to_guest(from.datatype), shape: from.shape.clone() }
+}
+
+pub(crate) fn weight_to_guest(from: &WeightSpec) -> types::Weight {
+    types::Weight { name: from.name.clone(), datatype: from.datatype.map(datatype_to_guest), shape: from.shape.clone() }
 }
 
 pub(crate) fn parameter_to_guest(from: &Attribute) -> types::Parameter {

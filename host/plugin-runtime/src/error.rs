@@ -43,7 +43,7 @@ pub enum Defect {
         served: String,
     },
     /// It is WebAssembly, but not a plugin.
-    #[error("the plugin does not have the interface of one: {0}")]
+    #[error("the plugin does not have the interface of a plugin: {0}")]
     Interface(String),
     /// Valid, and refused by the compiler or by the limits on what an instance may have.
     #[error("the plugin cannot be compiled: {0}")]
@@ -74,7 +74,7 @@ pub enum CompileError {
     #[error("the compiled plugin has more than {0} bytes")]
     ArtifactTooLarge(usize),
     /// What the compiler made is no code of this host's.
-    #[error("the server cannot load what it compiled ({0}), as if its program had been replaced while it runs: restart it")]
+    #[error("the server cannot load the code that it compiled ({0}), maybe because its program was replaced: restart the server")]
     OtherCode(String),
     /// The compiler ended without an answer.
     #[error("the compiler ended without an answer: {0}")]

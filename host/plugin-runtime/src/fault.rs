@@ -54,12 +54,10 @@ fn cause(error: &Error) -> String {
     let root = error.root_cause().to_string();
     let mut cause = sentence::of(root.strip_prefix("wasm trap: ").unwrap_or(&root));
     if matches!(error.downcast_ref::<Trap>(), Some(Trap::MemoryOutOfBounds)) {
-        cause.push_str(" (which is also how a stack ends that outgrows its memory)");
+        cause.push_str(" (a stack overflow can end like this, too)");
     }
     if root.contains(BORROW_KEPT) {
-        cause.push_str(
-            " (a call drops the request that it is given before it returns: in C with `cellwright_plugin_request_incoming_drop_borrow`)",
-        );
+        cause.push_str(" (a call must drop its request before it returns: in C with `cellwright_plugin_request_incoming_drop_borrow`)");
     }
     let function = error.downcast_ref::<WasmBacktrace>().and_then(|backtrace| backtrace.frames().first()?.func_name());
     if let Some(function) = function {

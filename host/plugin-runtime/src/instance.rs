@@ -14,9 +14,10 @@ use crate::abi::{Bindings, UnreadDescription, host, request, types};
 use crate::allowance::{Allowance, Reading};
 use crate::clock;
 use crate::code::{Code, Describe, Functions};
+use crate::convert;
 use crate::error::{Blame, LimitReached};
 use crate::limits::Limits;
-use crate::request::{Files, Incoming, RequestView};
+use crate::request::{BundleView, Incoming, RequestView};
 use crate::sentence;
 
 /// What a plugin may say during one call.
@@ -36,7 +37,7 @@ pub(crate) struct State {
     is_seen: bool,
     notes: VecDeque<String>,
     request: Option<Arc<RequestView>>,
-    files: Option<Arc<dyn Files>>,
+    bundle: Option<Arc<dyn BundleView>>,
 }
 
 /// How much memory and how many table elements an instance has, against what it may have.
@@ -115,18 +116,25 @@ impl host::Host for State {
     }
 
     fn file(&mut self, path: String) -> wasmtime::Result<Result<Vec<u8>, String>> {
-        let Some(files) = &self.files else {
+        let Some(bundle) = &self.bundle else {
             return Err(
                 Blame::plugin(format!("it asked for the file \"{}\", and files are there in describe only", sentence::of(&path))).into()
             );
         };
-        Ok(match files.read(&path) {
+        Ok(match bundle.file(&path) {
             Some(contents) if contents.len() > self.usage.memory_bytes_max => {
                 Err(format!("the file has {} bytes, more than this plugin's memory", contents.len()))
             }
             Some(contents) => Ok(contents),
             None => Err("the bundle has no such file".to_owned()),
         })
+    }
+
+    fn weights(&mut self) -> wasmtime::Result<Vec<types::Weight>> {
+        let Some(bundle) = &self.bundle else {
+            return Err(Blame::plugin("it asked for the bundle's weights, which are there in describe only").into());
+        };
+        Ok(bundle.weights().iter().map(convert::weight_to_guest).collect())
     }
 }
 
@@ -158,7 +166,7 @@ impl Instance {
                 is_seen: false,
                 notes: VecDeque::new(),
                 request: None,
-                files: None,
+                bundle: None,
             },
         );
         store.limiter(|state| &mut state.usage);
@@ -183,29 +191,29 @@ impl Instance {
     pub(crate) fn describe(
         &mut self,
         parameters: &[types::Parameter],
-        files: &Arc<dyn Files>,
+        bundle: &Arc<dyn BundleView>,
     ) -> wasmtime::Result<Result<types::Description, types::Refusal>> {
-        self.describe_with(self.functions.describe, parameters, files)
+        self.describe_with(self.functions.describe, parameters, bundle)
     }
 
     /// [`Instance::describe`], without reading what it answers.
     pub(crate) fn describe_unread(
         &mut self,
         parameters: &[types::Parameter],
-        files: &Arc<dyn Files>,
+        bundle: &Arc<dyn BundleView>,
     ) -> wasmtime::Result<Result<UnreadDescription, types::Refusal>> {
-        self.describe_with(self.functions.describe_unread, parameters, files)
+        self.describe_with(self.functions.describe_unread, parameters, bundle)
     }
 
     fn describe_with<'a, D: Lift + 'static>(
         &mut self,
         function: Describe<'a, D>,
         parameters: &'a [types::Parameter],
-        files: &Arc<dyn Files>,
+        bundle: &Arc<dyn BundleView>,
     ) -> wasmtime::Result<Result<D, types::Refusal>> {
-        self.store.data_mut().files = Some(Arc::clone(files));
+        self.store.data_mut().bundle = Some(Arc::clone(bundle));
         let answer = function.call(&mut self.store, (parameters,));
-        self.store.data_mut().files = None;
+        self.store.data_mut().bundle = None;
         self.sound &= answer.is_ok();
         Ok(answer?.0)
     }

@@ -35,6 +35,6 @@ pub use error::{CallError, CompileError, Defect, Export, Fault, LimitReached, Ru
 pub use limits::Limits;
 pub use model::{Event, PluginModel};
 pub use plugin::Plugin;
-pub use request::{Files, NoFiles, RequestTensor, RequestView};
+pub use request::{BundleView, RequestTensor, RequestView};
 pub use runtime::{Runtime, RuntimeOptions};
 pub use sentence::of as one_line;

@@ -1,7 +1,9 @@
-//! A plugin with a model's parameters: its description, its described instances, and the calls that requests make.
+//! A plugin with a model's parameters: its description, its instances, and the calls of requests.
 //!
-//! Instances are shared by the requests of one model and by nobody else. Guests keep what they make of their parameters in their own
-//! memory, so every instance is described before it serves; an instance that any call failed on is dropped.
+//! An instance belongs to one model and holds no request's state. Guests keep results of their
+//! parameters in their own memory, so `describe` runs on every new instance before anything else.
+//! Any other state goes through a continuation. So any instance of a model may serve any call, and
+//! an instance on which a call failed is dropped, not mended.
 
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use crate::fault;
 use crate::instance::Instance;
 use crate::limits::Limits;
 use crate::plugin::Plugin;
-use crate::request::{Files, RequestView};
+use crate::request::{BundleView, RequestView};
 use crate::warm::Pool;
 
 /// Why a plugin is called again.
@@ -55,15 +57,15 @@ struct Shared {
 struct Recipe {
     plugin: Plugin,
     parameters: Vec<types::Parameter>,
-    files: Arc<dyn Files>,
+    bundle: Arc<dyn BundleView>,
     limits: Limits,
 }
 
 impl PluginModel {
-    pub(crate) fn new(plugin: Plugin, parameters: &[Attribute], files: Arc<dyn Files>, limits: &Limits) -> Result<Self, CallError> {
+    pub(crate) fn new(plugin: Plugin, parameters: &[Attribute], bundle: Arc<dyn BundleView>, limits: &Limits) -> Result<Self, CallError> {
         let limits = plugin.runtime().limits.lowered_to(limits);
         let parameters = parameters.iter().map(convert::parameter_to_guest).collect();
-        let recipe = Recipe { plugin, parameters, files, limits };
+        let recipe = Recipe { plugin, parameters, bundle, limits };
         let (mut instance, described) = recipe.start_and(Instance::describe)?;
         let description = convert::description(described, &recipe.limits);
         let description = description.map_err(|unfit| fault::unfit(unfit, recipe.site(Export::Describe, &mut instance)))?;
@@ -150,12 +152,12 @@ impl Recipe {
     /// A new instance with its description.
     fn start_and<D>(
         &self,
-        describe: impl FnOnce(&mut Instance, &[types::Parameter], &Arc<dyn Files>) -> wasmtime::Result<Result<D, types::Refusal>>,
+        describe: impl FnOnce(&mut Instance, &[types::Parameter], &Arc<dyn BundleView>) -> wasmtime::Result<Result<D, types::Refusal>>,
     ) -> Result<(Instance, D), CallError> {
         let mut instance = self.start()?;
         let same = |description, _: &Limits| Ok(description);
         let description =
-            self.answer(Export::Describe, &mut instance, |instance| describe(instance, &self.parameters, &self.files), same)?;
+            self.answer(Export::Describe, &mut instance, |instance| describe(instance, &self.parameters, &self.bundle), same)?;
         Ok((instance, description))
     }
 

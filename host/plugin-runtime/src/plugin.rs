@@ -14,7 +14,7 @@ use crate::fault::StackBytes;
 use crate::instance::{Instance, State};
 use crate::limits::Limits;
 use crate::model::PluginModel;
-use crate::request::Files;
+use crate::request::BundleView;
 use crate::sentence;
 use crate::warm::Warmth;
 
@@ -62,15 +62,20 @@ impl Plugin {
         Self { tenant, ..self }
     }
 
-    /// Asks the plugin to describe its model, given the model's parameters and files, and keeps what it takes to unfold requests.
+    /// Asks the plugin to describe its model, given the model's parameters and bundle, and keeps what it takes to unfold requests.
     ///
     /// `limits` can only lower the runtime's own.
     ///
     /// # Errors
     ///
     /// The plugin refuses the parameters, fails, or runs into a limit.
-    pub fn with_parameters(&self, parameters: &[Attribute], files: Arc<dyn Files>, limits: &Limits) -> Result<PluginModel, CallError> {
-        PluginModel::new(self.clone(), parameters, files, limits)
+    pub fn with_parameters(
+        &self,
+        parameters: &[Attribute],
+        bundle: Arc<dyn BundleView>,
+        limits: &Limits,
+    ) -> Result<PluginModel, CallError> {
+        PluginModel::new(self.clone(), parameters, bundle, limits)
     }
 
     pub(crate) const fn tenant(&self) -> u32 {

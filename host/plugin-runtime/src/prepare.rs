@@ -37,11 +37,10 @@ fn encode(bytes: &[u8], surface: &Surface) -> Result<Vec<u8>, Defect> {
     if !surface.describes_itself {
         embed_interface(&mut module)?;
     }
-    let mut encoder = ComponentEncoder::default();
-    encoder.validate(true).module(&module).map_err(interface)?;
+    let mut encoder = ComponentEncoder::default().validate(true).module(&module).map_err(interface)?;
     if !surface.wasi.is_empty() {
         let stubs = wasi::stubs(&surface.wasi)?;
-        encoder.adapter(wasi::MODULE, &stubs).map_err(interface)?;
+        encoder = encoder.adapter(wasi::MODULE, &stubs).map_err(interface)?;
     }
     encoder.encode().map_err(interface)
 }
@@ -51,5 +50,5 @@ fn embed_interface(module: &mut Vec<u8>) -> Result<(), Defect> {
     let mut resolve = wit_parser::Resolve::default();
     let package = resolve.push_str("plugin.wit", abi::WIT).map_err(own)?;
     let world = resolve.select_world(&[package], Some("plugin")).map_err(own)?;
-    wit_component::embed_component_metadata(module, &resolve, world, StringEncoding::UTF8, false).map_err(own)
+    wit_component::embed_component_metadata(module, &resolve, world, StringEncoding::UTF8).map_err(own)
 }

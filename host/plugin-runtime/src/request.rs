@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use cellwright_cell_graph::{Attribute, Datatype, Tensor, TensorSpec};
+use cellwright_cell_graph::{Attribute, Datatype, Tensor, TensorSpec, WeightSpec};
 
 use crate::abi::types;
 use crate::convert;
@@ -119,19 +119,24 @@ fn fits(tensor: &Tensor, elements: usize, size: usize, bytes_max: usize) -> Resu
 #[expect(unreachable_pub, reason = "the generated bindings name it in a public signature")]
 pub struct Incoming;
 
-/// Files of a bundle that a plugin may read while it describes its model.
-pub trait Files: Send + Sync {
+/// What a plugin may see of its bundle while it describes its model.
+pub trait BundleView: Send + Sync {
     /// The contents of a file, or none if the bundle has no such file.
     ///
     /// The path is the plugin's word: an implementation resolves it inside the bundle only.
-    fn read(&self, path: &str) -> Option<Vec<u8>>;
+    fn file(&self, path: &str) -> Option<Vec<u8>>;
+
+    /// The weights, without their contents, by name.
+    fn weights(&self) -> &[WeightSpec];
 }
 
-/// A bundle without files.
-pub struct NoFiles;
-
-impl Files for NoFiles {
-    fn read(&self, _: &str) -> Option<Vec<u8>> {
+/// A bundle of weights alone.
+impl BundleView for Vec<WeightSpec> {
+    fn file(&self, _: &str) -> Option<Vec<u8>> {
         None
+    }
+
+    fn weights(&self) -> &[WeightSpec] {
+        self
     }
 }

@@ -8,7 +8,7 @@ use wasmtime::component::Component;
 
 use crate::cache::{Cache, ContentName};
 use crate::compiler::{Compiler, Gate};
-use crate::engine::{self, PoolSize};
+use crate::engine::{self, PoolSize, Reservation, Running};
 use crate::error::{CompileError, Defect, RuntimeError};
 use crate::fault::StackBytes;
 use crate::limits::Limits;
@@ -35,8 +35,11 @@ pub struct RuntimeOptions {
     pub module_bytes_max: usize,
     /// Bytes of a compiled plugin.
     pub artifact_bytes_max: usize,
-    /// Instances that exist at once, idle or called.
+    /// Instances that exist at once, idle or called; fewer where there is too little address space for their memories.
     pub instances_max: u32,
+    /// Bytes of address space to reserve for their memories. If none, that is what makes plugins fastest (8 GiB for each instance), or half of what
+    /// the process may have (`ulimit -v`).
+    pub address_bytes_max: Option<u64>,
     /// Idle instances that one model keeps.
     pub idle_per_model_max: usize,
     /// Bytes of memory of all instances that are idle.
@@ -60,6 +63,7 @@ impl RuntimeOptions {
             module_bytes_max: 64 << 20,
             artifact_bytes_max: 512 << 20,
             instances_max: 256,
+            address_bytes_max: None,
             idle_per_model_max: cores.saturating_mul(2),
             idle_bytes_max: 1 << 30,
             on_long_call: || (),
@@ -72,6 +76,7 @@ pub struct Runtime {
     surroundings: Arc<Surroundings>,
     compiler: Compiler,
     gate: Gate,
+    reservation: Reservation,
     cache: Option<Cache>,
     compatibility: [u8; 32],
     module_bytes_max: usize,
@@ -86,7 +91,8 @@ impl Runtime {
     /// The engine finds no address space for its pool, or the cache's folder cannot be used.
     pub fn new(options: RuntimeOptions) -> Result<Self, RuntimeError> {
         let stack = StackBytes(options.stack_bytes);
-        let engine = engine::for_running(&options.limits, &PoolSize { instances: options.instances_max, stack_bytes: stack.0 })?;
+        let size = PoolSize { instances: options.instances_max, stack_bytes: stack.0, address_bytes_max: options.address_bytes_max };
+        let Running { engine, pool } = engine::for_running(&options.limits, &size)?;
         let clock = engine::start_clock(&engine)?;
         let open = |folder: &PathBuf| {
             Cache::open(folder, options.artifact_bytes_max, options.cache_bytes_max)
@@ -95,7 +101,7 @@ impl Runtime {
         let cache = options.cache_dir.as_ref().map(open).transpose()?;
         let linker = instance::linker(&engine).map_err(|error| RuntimeError::Engine(sentence::of_chain(&error)))?;
         // Half of the pool at most is idle, so that calls of other models find room without pushing anyone out.
-        let total = usize::try_from(options.instances_max / 2).unwrap_or(usize::MAX);
+        let total = usize::try_from(pool.instances / 2).unwrap_or(usize::MAX);
         let idle = WarmthBounds { per_model: options.idle_per_model_max, total, bytes: options.idle_bytes_max };
         let warmth = Arc::new(Warmth::new(idle));
         let compatibility = engine::compatibility(&engine);
@@ -105,6 +111,7 @@ impl Runtime {
             surroundings,
             compiler: options.compiler,
             gate: Gate::new(options.compilations_max),
+            reservation: pool.reservation,
             cache,
             compatibility,
             module_bytes_max: options.module_bytes_max,
@@ -130,8 +137,8 @@ impl Runtime {
         if let Some(plugin) = self.cached(name, &content) {
             return Ok(plugin);
         }
-        let artifact = self.compiler.compile(&self.surroundings.engine, bytes, self.artifact_bytes_max)?;
-        let plugin = self.load(name, &artifact).map_err(|defect| blame(defect, &artifact))?;
+        let artifact = self.compiler.compile(&self.surroundings.engine, self.reservation, bytes, self.artifact_bytes_max)?;
+        let plugin = self.load(name, &artifact).map_err(|defect| blame(defect, self.reservation, &artifact))?;
         if let Some(cache) = &self.cache {
             cache.store(&content, &artifact);
         }
@@ -169,8 +176,8 @@ fn deserialize(engine: &Engine, artifact: &[u8]) -> wasmtime::Result<Component> 
 
 /// Who is at fault where code that was just made does not load: the plugin, if it needs more than instances may have; this host, if what its
 /// compiler makes is not for it.
-fn blame(defect: Defect, artifact: &[u8]) -> CompileError {
-    match (defect, engine::for_compiling()) {
+fn blame(defect: Defect, reservation: Reservation, artifact: &[u8]) -> CompileError {
+    match (defect, engine::for_compiling(reservation)) {
         // This engine bounds no instances.
         (Defect::Uncompilable(words), Ok(engine)) if deserialize(&engine, artifact).is_err() => CompileError::OtherCode(words),
         (defect, _) => defect.into(),

@@ -1,7 +1,9 @@
-//! Idle instances: kept per model, so that a request finds one that is started and described, and bounded over all models, in number and in bytes.
+//! Idle instances: kept by model, so that a request finds one that is started and described.
 //!
-//! When a bound over all models is reached, the tenant whose models keep most gives up one instance after the other; where nobody keeps more than the tenant that
-//! needs room, those of its own models do that nobody called since the last time. So nobody's models are cold because others' are many.
+//! They are bounded over all models, in number and in bytes. At a bound, the tenant whose models
+//! keep most gives up one instance after another. If nobody keeps more than the tenant that needs
+//! room, its own models give up those that were not called since the last time. So no tenant's
+//! models are cold because another's are many.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cellwright_plugin_runtime::{
-    ChildCompiler, CompileError, Compiler, Defect, Limits, NoFiles, Plugin, Runtime, RuntimeOptions, compile_worker_main,
+    ChildCompiler, CompileError, Compiler, Defect, Limits, Plugin, Runtime, RuntimeOptions, compile_worker_main,
 };
 use guest::Guest;
 
@@ -48,8 +48,9 @@ fn main() -> ExitCode {
         Some(PANICKING) => panic!("lost my way"),
         _ => {}
     }
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("a_plugin_compiled_by_a_child_runs", a_plugin_compiled_by_a_child_runs),
+        ("a_plugin_is_compiled_under_limits_of_the_shell", a_plugin_is_compiled_under_limits_of_the_shell),
         ("defects_are_named_as_if_compiled_here", defects_are_named_as_if_compiled_here),
         ("a_compiler_that_takes_too_long_is_ended", a_compiler_that_takes_too_long_is_ended),
         ("a_compilation_that_takes_too_long_is_ended", a_compilation_that_takes_too_long_is_ended),
@@ -94,8 +95,16 @@ fn expensive(functions: usize, operations: usize) -> Vec<u8> {
 
 fn a_plugin_compiled_by_a_child_runs() {
     let plugin = compile(child(COMPILE), &Guest::default().wasm()).unwrap();
-    let model = plugin.with_parameters(&[], Arc::new(NoFiles), &Limits::default()).unwrap();
+    let model = plugin.with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).unwrap();
     assert!(model.unfold(&Arc::default()).unwrap().chains.is_empty());
+}
+
+/// Which are lower than those of the compiler, and cannot be raised.
+fn a_plugin_is_compiled_under_limits_of_the_shell() {
+    let limited = "ulimit -d 1000000 && ulimit -t 50 && ulimit -v 16000000 && exec \"$0\" a_plugin_compiled_by_a_child_runs";
+    let output = std::process::Command::new("sh").args(["-c", limited]).arg(std::env::current_exe().unwrap()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("a_plugin_compiled_by_a_child_runs ... ok"), "{output:?}");
 }
 
 fn defects_are_named_as_if_compiled_here() {
@@ -153,7 +162,7 @@ fn a_compiler_that_crashes_or_is_missing_is_said_to() {
 
 fn code_that_is_not_for_this_host_is_no_defect_of_the_plugin() {
     let error = compile(child(OTHER), &Guest::default().wasm()).unwrap_err();
-    assert!(matches!(error, CompileError::OtherCode(_)) && error.to_string().ends_with(": restart it"), "{error}");
+    assert!(matches!(error, CompileError::OtherCode(_)) && error.to_string().ends_with(": restart the server"), "{error}");
     let large = Guest { memory: "(memory (export \"memory\") 2000)", ..Guest::default() };
     let error = compile(child(COMPILE), &large.wasm()).unwrap_err();
     assert!(matches!(error, CompileError::Defect(Defect::Uncompilable(_))), "{error}");

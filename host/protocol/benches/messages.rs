@@ -1,4 +1,4 @@
-//! What reading and writing messages costs: a request of 16 floats and a larger one, as JSON and as binary tensors.
+//! What reading and writing messages costs: requests of 16 and 1,024 floats, and a waveform of 16,000, as JSON and as binary tensors.
 //!
 //! `cargo bench -p cellwright-protocol` prints, for each form, the median of several rounds in nanoseconds per message.
 
@@ -15,7 +15,7 @@ const ROUNDS: usize = 31;
 
 fn main() {
     println!("{:<40} {:>12}", "message", "ns");
-    for floats in [16_usize, 1024] {
+    for floats in [16_usize, 1024, 16_000] {
         let request = request(floats);
         let response = response(floats);
         let json = request.to_json().expect("floats have a form in JSON");

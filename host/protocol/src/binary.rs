@@ -4,8 +4,10 @@
 //! they are copied, so that a size that lies costs nothing.
 
 use cellwright_cell_graph::{Datatype, Tensor, TensorSpec};
+use serde::de::DeserializeOwned;
 
-use crate::fault::{RequestFault, TensorFault};
+use crate::fault::{BadRequest, RequestFault, TensorFault};
+use crate::{messages, words};
 
 /// The HTTP header that says how many bytes of a body are JSON; without it all are. 0 in a request: the body is the model's only input.
 pub const JSON_LENGTH_HEADER: &str = "inference-header-content-length";
@@ -48,8 +50,43 @@ impl Body {
     }
 }
 
-/// Takes a body apart: its JSON, and what stands behind it if it has any such part.
-pub(crate) fn split(body: &[u8], json_length: Option<usize>) -> Result<(&[u8], Option<Tail<'_>>), RequestFault> {
+/// Reads a body: its JSON, of which `id` is known at once, and what stands behind it if it has any such part.
+pub(crate) fn read<W: DeserializeOwned, T>(
+    body: &[u8],
+    json_length: Option<usize>,
+    id: impl Fn(&W) -> Option<String>,
+    read: impl Fn(W, Option<Tail<'_>>) -> Result<T, RequestFault>,
+) -> Result<T, BadRequest> {
+    let mut known = None;
+    let mut whole = || {
+        let (json, tail) = split(body, json_length)?;
+        let (wire, behind) = words::read(json, parse::<W>).map_err(|fault| match fault {
+            RequestFault::Json(cause) if let Some(announced) = json_length => RequestFault::JsonPart { announced, cause },
+            fault => fault,
+        })?;
+        known = id(&wire);
+        match (behind, json_length) {
+            (None, _) => read(wire, tail),
+            (Some(cause), Some(announced)) => Err(RequestFault::JsonPart { announced, cause }),
+            // They may be the tensors of a sender who forgot the header.
+            (Some(cause), None) => match read(wire, None) {
+                Err(fault @ RequestFault::Tensor { fault: TensorFault::BinaryData, .. }) => Err(fault),
+                _ => Err(cause.into()),
+            },
+        }
+    };
+    whole().map_err(|fault| BadRequest { id: known, fault })
+}
+
+/// Reads JSON, and says what is wrong if more than that follows.
+fn parse<W: DeserializeOwned>(json: &[u8]) -> Result<(W, Option<serde_json::Error>), RequestFault> {
+    messages::check_object(json)?;
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let wire = W::deserialize(&mut reader)?;
+    Ok((wire, reader.end().err()))
+}
+
+fn split(body: &[u8], json_length: Option<usize>) -> Result<(&[u8], Option<Tail<'_>>), RequestFault> {
     let Some(length) = json_length else { return Ok((body, None)) };
     let (json, rest) = body.split_at_checked(length).ok_or(RequestFault::JsonLength { announced: length, found: body.len() })?;
     Ok((json, Some(Tail { rest })))

@@ -4,7 +4,9 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
+
+use crate::words;
 
 /// An element as it was written.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +16,8 @@ pub(crate) enum Scalar<'a> {
     Unsigned(u64),
     Float(f64),
     Text(&'a str),
+    /// `null`, which is an element of no datatype.
+    Null,
 }
 
 impl fmt::Display for Scalar<'_> {
@@ -29,6 +33,7 @@ impl fmt::Display for Scalar<'_> {
                 write!(f, "{:?} …", text.chars().take(TEXT_MAX).collect::<String>())
             }
             Self::Text(text) => write!(f, "{text:?}"),
+            Self::Null => f.write_str("null"),
         }
     }
 }
@@ -40,6 +45,7 @@ enum Kind {
     Signed,
     Unsigned,
     Float,
+    Null,
     /// The word is where it ends among the texts, and it begins where the one before ended.
     Text,
 }
@@ -63,6 +69,7 @@ impl Scalars {
             Scalar::Signed(int) => (Kind::Signed, int.cast_unsigned()),
             Scalar::Unsigned(int) => (Kind::Unsigned, int),
             Scalar::Float(float) => (Kind::Float, float.to_bits()),
+            Scalar::Null => (Kind::Null, 0),
             Scalar::Text(text) => {
                 self.texts.push_str(text);
                 (Kind::Text, self.texts.len() as u64)
@@ -79,6 +86,7 @@ impl Scalars {
             Kind::Signed => Scalar::Signed(word.cast_signed()),
             Kind::Unsigned => Scalar::Unsigned(*word),
             Kind::Float => Scalar::Float(f64::from_bits(*word)),
+            Kind::Null => Scalar::Null,
             Kind::Text => {
                 let end = usize::try_from(*word).unwrap_or(usize::MAX);
                 Scalar::Text(&self.texts[std::mem::replace(&mut begin, end)..end])
@@ -238,6 +246,16 @@ impl<'de> Visitor<'de> for Item<'_> {
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
         self.reading.element(Scalar::Text(text), self.depth);
         Ok(())
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.reading.element(Scalar::Null, self.depth);
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<(), A::Error> {
+        let Some(float) = words::of_object(object)? else { return Err(A::Error::invalid_type(Unexpected::Map, &self)) };
+        self.visit_f64(float)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {

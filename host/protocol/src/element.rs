@@ -5,13 +5,17 @@ use serde::ser::{Serialize, SerializeSeq, Serializer};
 
 use crate::data::Scalar;
 use crate::fault::{BadResponse, TensorFault};
+use crate::words;
 
 /// Appends the bytes of one element.
 ///
 /// # Errors
 /// If the element is no value of the datatype: nothing is rounded to an integer, cut to a range or read out of a string (but for the three floating-point values JSON lacks).
 pub(crate) fn read(scalar: Scalar<'_>, datatype: Datatype, position: usize, bytes: &mut Vec<u8>) -> Result<(), TensorFault> {
-    let refuse = || TensorFault::Element { position, found: scalar.to_string(), datatype };
+    let refuse = || match scalar {
+        Scalar::Null => TensorFault::Null { position, datatype },
+        _ => TensorFault::Element { position, found: scalar.to_string(), datatype },
+    };
     macro_rules! integer {
         ($type:ty) => {
             bytes.extend_from_slice(&integer::<$type>(scalar).ok_or_else(refuse)?.to_le_bytes())
@@ -47,8 +51,14 @@ fn integer<T: TryFrom<i64> + TryFrom<u64>>(scalar: Scalar<'_>) -> Option<T> {
     match scalar {
         Scalar::Signed(int) => T::try_from(int).ok(),
         Scalar::Unsigned(int) => T::try_from(int).ok(),
-        Scalar::Truth(_) | Scalar::Float(_) | Scalar::Text(_) => None,
+        Scalar::Float(float) => whole(float).and_then(|int| T::try_from(int).ok()),
+        Scalar::Truth(_) | Scalar::Text(_) | Scalar::Null => None,
     }
+}
+
+/// `-0` is an integer that JSON's reader gives as a float.
+pub(crate) fn whole(float: f64) -> Option<i64> {
+    (float.to_bits() == (-0.0_f64).to_bits()).then_some(0)
 }
 
 #[expect(
@@ -77,13 +87,8 @@ fn float(scalar: Scalar<'_>) -> Option<f64> {
         Scalar::Signed(int) => Some(int as f64),
         Scalar::Unsigned(int) => Some(int as f64),
         Scalar::Float(float) => Some(float),
-        Scalar::Text(text) => match text {
-            "NaN" => Some(f64::NAN),
-            "Infinity" => Some(f64::INFINITY),
-            "-Infinity" => Some(f64::NEG_INFINITY),
-            _ => None,
-        },
-        Scalar::Truth(_) => None,
+        Scalar::Text(text) => words::number(text),
+        Scalar::Truth(_) | Scalar::Null => None,
     }
 }
 

@@ -27,19 +27,21 @@ pub enum RequestFault {
     Tensor { role: &'static str, name: String, fault: TensorFault },
     #[error("parameter `{name}` is given twice")]
     DuplicateParameter { name: String },
-    #[error("parameter `{name}` has a value it cannot have; it takes {takes}")]
+    #[error("parameter `{name}` has an invalid value; it takes {takes}")]
     Parameter { name: String, takes: &'static str },
-    #[error("parameter `{name}`: names beginning with `triton_` and the name `headers` are reserved")]
-    ReservedParameter { name: String },
     #[error("the message announces {announced} bytes of JSON (header Inference-Header-Content-Length), but it has {found} bytes in all")]
     JsonLength { announced: usize, found: usize },
-    #[error("{0} bytes are left behind the last tensor")]
+    #[error(
+        "the first {announced} bytes of the message (header Inference-Header-Content-Length) are not the JSON that the protocol asks for: {cause}"
+    )]
+    JsonPart { announced: usize, cause: serde_json::Error },
+    #[error("the message has {} behind its last tensor that none announces", counted(*.0 as u64, "byte"))]
     BytesLeft(usize),
     #[error("a raw request (header Inference-Header-Content-Length: 0) carries the model's only input, but the model has {0}")]
     RawInputs(usize),
     #[error("none of the model's inputs ({names}) is given")]
     NothingGiven { names: String },
-    #[error("input `{name}` is missing: the model takes {takes}; taken for parameters: {beside}")]
+    #[error("input `{name}` is missing: the model takes {takes}; no inputs of it: {beside}")]
     InputMissing { name: String, beside: String, takes: String },
     #[error("requested output `{name}`: {fault}")]
     Output { name: String, fault: OutputFault },
@@ -74,8 +76,6 @@ pub enum OutputFault {
     Classification,
     #[error("shared memory is not served; ask for the output in the response")]
     SharedMemory,
-    #[error("its parameter `{0}` is not known")]
-    UnknownParameter(String),
 }
 
 /// What is wrong with one tensor.
@@ -112,13 +112,11 @@ pub enum TensorFault {
     RawSize { shape: Vec<i64>, datatype: Datatype, found: usize },
     #[error("shared memory is not served; send the tensor in the request")]
     SharedMemory,
-    #[error("the tensor parameter `{0}` is not known")]
-    UnknownParameter(String),
     #[error("dimension {axis} of the shape is {extent}; a request's extents are 0 or more")]
     NegativeExtent { axis: usize, extent: i64 },
     #[error("shape {shape:?} has more elements than can be counted")]
     ShapeTooLarge { shape: Vec<usize> },
-    #[error("shape {shape:?} has {expected} elements, the data has {found}")]
+    #[error("shape {shape:?} has {}, the data has {found}", counted(*.expected as u64, "element"))]
     Count { shape: Vec<usize>, expected: usize, found: usize },
     #[error("the nested lists of `data` are ragged: at depth {depth} one is not like the ones before it")]
     Ragged { depth: usize },
@@ -128,6 +126,22 @@ pub enum TensorFault {
     Shape { found: Vec<usize>, wanted: Vec<i64> },
     #[error("element {position} is {found}, which is no {datatype}")]
     Element { position: usize, found: String, datatype: Datatype },
+    #[error("element {position} is null, which is no {datatype}; {}", instead_of_null(*.datatype))]
+    Null { position: usize, datatype: Datatype },
+}
+
+const fn instead_of_null(datatype: Datatype) -> &'static str {
+    match datatype {
+        Datatype::Fp32 | Datatype::Fp64 => "write \"NaN\" where there is no number",
+        _ => "write a value for every element",
+    }
+}
+
+/// A number of things: `1 call`, `2 calls`.
+#[must_use]
+pub fn counted(number: impl Into<u64>, thing: &str) -> String {
+    let number = number.into();
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 fn names() -> String {
@@ -144,13 +158,13 @@ pub enum BadResponse {
     NotUtf8 { output: String, position: usize },
     #[error("`{tensor}` has {found} dimensions, and lists within lists are written up to {bound} deep; `infer` has it as one flat list")]
     TooDeep { tensor: String, found: usize, bound: usize },
-    #[error("output `{output}` has {found} bytes of data, its shape and datatype ask for another number")]
+    #[error("output `{output}` has {found} bytes of data, which do not match its shape and datatype")]
     Inconsistent { output: String, found: usize },
     #[error("output `{output}` was asked for, but the answer has only {has}")]
     UnknownOutput { output: String, has: String },
-    #[error("`outputs` cannot be asked for by name where an answer is `generate`'s, which has them all; leave them out")]
+    #[error("an answer of `generate` has all outputs: leave out `outputs`")]
     OutputsAsked,
-    #[error("input `{input}` is called as what stands beside it in a request of `generate`")]
+    #[error("a `generate` request cannot carry input `{input}`, because another field has that name")]
     NameTaken { input: String },
     #[error("the message has no form in JSON: {0}")]
     Json(String),
@@ -178,18 +192,18 @@ impl BadResponse {
 pub enum RowsFault {
     #[error("input `{input}` is a scalar; every input of this model has a leading dimension that counts requests")]
     Scalar { input: String },
-    #[error("input `{input}` has {found} rows, `{other}` has {expected}; the leading dimension of every input counts the same requests")]
+    #[error("input `{input}` has {}, `{other}` has {expected}; the leading dimension of every input counts the same requests", counted(*.found as u64, "row"))]
     Counts { input: String, found: usize, other: String, expected: usize },
     #[error("the call has no rows: its leading dimension is 0")]
     Empty,
-    #[error("the call has {found} rows, at most {bound} are taken in one")]
+    #[error("the call has {found} rows, more than the limit of {bound}")]
     TooMany { found: usize, bound: usize },
     #[error(
-        "the call has {found} rows, of which each has about {each} bytes of parameters, names and shapes: at most {bound} bytes of all are taken together"
+        "the call has {found} rows, each with about {each} bytes of parameters, names and shapes: at most {bound} bytes are allowed in all"
     )]
     Beside { found: usize, each: usize, bound: usize },
-    #[error("input `{input}` has data that its shape and datatype do not ask for")]
+    #[error("input `{input}` has data that does not match its shape and datatype")]
     Inconsistent { input: String },
-    #[error("rows 0 and {row} answered differently ({what}); only equal answers can be put together, send such requests one by one")]
+    #[error("rows 0 and {row} answered differently ({what}); only equal answers can be combined: send such requests one by one")]
     Answers { row: usize, what: String },
 }

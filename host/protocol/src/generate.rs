@@ -1,7 +1,7 @@
 //! `generate` and `generate_stream`: a request and its answers as plain JSON objects, with tensors by name and without shapes or datatypes.
 //!
 //! A request's key that names an input of the model is that input; `id` is the request's id, `parameters` an object of request parameters, and any
-//! other key is a request parameter itself. Shapes follow from the values and the model.
+//! other key is a request parameter itself, or ignored if its value is none. Shapes follow from the values and the model.
 
 use std::fmt;
 
@@ -17,6 +17,7 @@ use crate::options;
 use crate::request::{InferRequest, some, unique};
 use crate::response::InferResponse;
 use crate::value::{OF_MESSAGE, Parameters, ValueOf};
+use crate::words;
 
 impl InferRequest {
     /// Reads the request of `generate`, for a model with these inputs.
@@ -28,9 +29,13 @@ impl InferRequest {
     /// If it is no JSON object, a value cannot be that input, or an input is missing where other keys are given. Inputs that are missing
     /// otherwise, some but not all, are left to whoever reads the request.
     pub fn from_generate(inputs: &[TensorSpec], body: &[u8]) -> Result<Self, BadRequest> {
-        let mut reader = serde_json::Deserializer::from_slice(body);
-        let read = Reading { inputs }.deserialize(&mut reader).and_then(|read| reader.end().map(|()| read));
-        let wire = read.map_err(|cause| BadRequest { id: None, fault: cause.into() })?;
+        let read = words::read(body, |body| {
+            let mut reader = serde_json::Deserializer::from_slice(body);
+            let read = Reading { inputs }.deserialize(&mut reader)?;
+            reader.end()?;
+            Ok(read)
+        });
+        let wire = read.map_err(|fault| BadRequest { id: None, fault })?;
         let id = wire.id.clone();
         wire.request(inputs).map_err(|fault| BadRequest { id, fault })
     }
@@ -67,7 +72,7 @@ struct WireGenerate {
     parameters: Parameters<OF_MESSAGE>,
     /// By position in the model's inputs.
     values: Vec<(usize, Data)>,
-    /// The first keys that were taken for parameters: one of them may be an input's name, misspelt.
+    /// The first keys that are no inputs: one of them may be an input's name, misspelt.
     beside: Vec<String>,
 }
 
@@ -159,7 +164,7 @@ impl<'de> Visitor<'de> for Reading<'_> {
         while let Some(name) = map.next_key::<String>()? {
             if let Some(position) = self.inputs.iter().position(|input| input.name == name) {
                 if wire.values.len() > self.inputs.len() {
-                    return Err(A::Error::custom("an input is given again and again"));
+                    return Err(A::Error::custom("an input is given more than once"));
                 }
                 wire.values.push((position, map.next_value_seed(Data::of_any_rank())?));
             } else if name == "id" {
@@ -169,12 +174,12 @@ impl<'de> Visitor<'de> for Reading<'_> {
             } else {
                 let value = map.next_value_seed(ValueOf(&name)).map_err(|cause| {
                     let inputs = names(self.inputs);
-                    A::Error::custom(format_args!("`{name}` is none of the model's inputs ({inputs}), and no parameter either: {cause}"))
+                    A::Error::custom(format_args!("`{name}` is neither an input of the model ({inputs}) nor a parameter: {cause}"))
                 })?;
                 if wire.beside.len() < BESIDE_MAX && !options::is_protocols(&name) {
                     wire.beside.push(name.clone());
                 }
-                wire.parameters.push(name, value)?;
+                wire.parameters.take(name, value)?;
             }
         }
         Ok(wire)

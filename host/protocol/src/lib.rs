@@ -4,8 +4,10 @@
 //! does no I/O, and it never panics on what a client sends. Reading is linear in the length of the text and as deep as JSON is allowed to nest
 //! (128); callers bound the length.
 //!
+//! What is not known is ignored: fields, and parameters of tensors, whatever their values. What contradicts is refused.
+//!
 //! Two rules go beyond the protocol, because JSON has no such numbers: in floating-point data `"NaN"`, `"Infinity"` and `"-Infinity"` (as strings) are
-//! elements, read and written alike; and `FP16` and `BF16`, which the protocol carries in binary only, are refused by name in JSON.
+//! elements, and are read as bare words too; and `FP16` and `BF16`, which the protocol carries in binary only, are refused by name in JSON.
 
 mod binary;
 mod data;
@@ -19,9 +21,10 @@ mod response;
 mod rows;
 mod tensor;
 mod value;
+mod words;
 
 pub use binary::{Body, JSON_LENGTH_HEADER};
-pub use fault::{BadRequest, BadResponse, OutputFault, RequestFault, RowsFault, TensorFault};
+pub use fault::{BadRequest, BadResponse, OutputFault, RequestFault, RowsFault, TensorFault, counted};
 pub use options::{RequestOptions, Wanted};
 pub use request::{InferRequest, RequestedOutput};
 pub use response::InferResponse;

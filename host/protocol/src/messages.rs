@@ -1,7 +1,7 @@
 //! The messages beside inference: what servers and models say of themselves, repository, statistics, errors and administration.
 //!
-//! Requests refuse fields they do not know, so that a misspelt one is noticed; answers ignore them, so that older clients read newer servers. An
-//! answer's optional field is left out when it has nothing to say.
+//! Requests of administration refuse fields they do not know, so that a misspelt one is noticed. Those of the protocol ignore them, because its clients send
+//! some of their own. Answers ignore them too, so that older clients read newer servers. An answer's optional field is left out when it has nothing to say.
 
 pub mod admin;
 pub mod config;
@@ -24,11 +24,13 @@ pub struct ErrorBody {
 /// # Errors
 /// If the body is not JSON of that form.
 pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
-    let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
-    if first == Some(&b'[') {
-        return Err(serde::de::Error::custom("a list was sent, and an object is asked for"));
-    }
+    check_object(body)?;
     serde_json::from_slice(body)
+}
+
+pub(crate) fn check_object(body: &[u8]) -> Result<(), serde_json::Error> {
+    let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
+    if first == Some(&b'[') { Err(serde::de::Error::custom("expected an object, found a list")) } else { Ok(()) }
 }
 
 /// Reads a request whose body may be left out: no bytes are the message without any of its fields.

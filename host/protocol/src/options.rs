@@ -6,7 +6,7 @@ use cellwright_cell_graph::{Attribute, AttributeValue, Datatype, TensorSpec};
 
 use crate::fault::{OutputFault, RequestFault};
 use crate::request::{InferRequest, RequestedOutput};
-use crate::value::SEQUENCE_ID;
+use crate::value::{self, SEQUENCE_ID};
 
 /// What a request asks of the server rather than of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl InferRequest {
     /// Takes the protocol's own parameters out of the request and of the outputs it asks for.
     ///
     /// # Errors
-    /// If one of them has a value it cannot have, a name that is reserved, or asks for what is not served (see [`RequestFault::is_unsupported`]).
+    /// If one of them has a value it cannot have, or asks for what is not served (see [`RequestFault::is_unsupported`]).
     pub fn take_options(&mut self) -> Result<RequestOptions, RequestFault> {
         let mut options = RequestOptions::default();
         let mut in_sequence = false;
@@ -46,7 +46,6 @@ impl InferRequest {
                 "binary_data_output" => options.wanted.binary = truth(parameter)?,
                 SEQUENCE_ID => in_sequence |= names_sequence(parameter)?,
                 "sequence_start" | "sequence_end" => in_sequence |= truth(parameter)?,
-                name if is_reserved(name) => return Err(RequestFault::ReservedParameter { name: name.to_owned() }),
                 _ => {}
             }
         }
@@ -54,7 +53,7 @@ impl InferRequest {
             return Err(RequestFault::Sequence);
         }
         options.wanted.outputs = self.outputs.iter().map(wanted).collect::<Result<_, _>>()?;
-        self.parameters.retain(|parameter| !is_protocols(&parameter.name));
+        self.parameters.retain(|parameter| !is_protocols(&parameter.name) && !is_reserved(&parameter.name));
         self.outputs.iter_mut().for_each(|output| output.parameters.clear());
         Ok(options)
     }
@@ -106,8 +105,9 @@ fn wanted(output: &RequestedOutput) -> Result<(String, Option<bool>), RequestFau
             // What clients send who do not want it.
             ("classification", AttributeValue::Int(0)) => continue,
             ("classification", _) => OutputFault::Classification,
-            (name, _) if name.starts_with("shared_memory_") => OutputFault::SharedMemory,
-            (name, _) => OutputFault::UnknownParameter(name.to_owned()),
+            (name, _) if is_shared_memory(name) => OutputFault::SharedMemory,
+            // An input's.
+            _ => continue,
         };
         return Err(RequestFault::Output { name: output.name.clone(), fault });
     }
@@ -118,6 +118,16 @@ pub(crate) fn is_protocols(name: &str) -> bool {
     matches!(name, "priority" | "timeout" | "binary_data_output" | SEQUENCE_ID | "sequence_start" | "sequence_end")
 }
 
+/// Whether the protocol reads that parameter of an input, an output or a requested output.
+pub(crate) fn is_of_tensor(name: &str) -> bool {
+    matches!(name, "binary_data_size" | "binary_data" | "classification") || is_shared_memory(name)
+}
+
+pub(crate) fn is_shared_memory(name: &str) -> bool {
+    name.starts_with("shared_memory_")
+}
+
+/// What other servers read, and this one does not. It is no plugin's.
 fn is_reserved(name: &str) -> bool {
     name == "headers" || name.starts_with("triton_")
 }
@@ -127,8 +137,8 @@ fn refuse(parameter: &Attribute, takes: &'static str) -> RequestFault {
 }
 
 fn number(parameter: &Attribute) -> Result<u64, RequestFault> {
-    let AttributeValue::Int(int) = parameter.value else { return Err(refuse(parameter, "an integer, 0 or more")) };
-    u64::try_from(int).map_err(|_| refuse(parameter, "an integer, 0 or more"))
+    let number = value::integer(&parameter.value).and_then(|int| u64::try_from(int).ok());
+    number.ok_or_else(|| refuse(parameter, "an integer, 0 or more"))
 }
 
 fn truth(parameter: &Attribute) -> Result<bool, RequestFault> {
@@ -140,7 +150,6 @@ fn truth(parameter: &Attribute) -> Result<bool, RequestFault> {
 fn names_sequence(parameter: &Attribute) -> Result<bool, RequestFault> {
     match &parameter.value {
         AttributeValue::Text(text) => Ok(!text.is_empty()),
-        AttributeValue::Int(int) => Ok(*int != 0),
-        _ => Err(refuse(parameter, "an integer or a string")),
+        number => value::integer(number).map(|int| int != 0).ok_or_else(|| refuse(parameter, "an integer or a string")),
     }
 }

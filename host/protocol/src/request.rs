@@ -1,12 +1,10 @@
 //! What a client asks.
 
 use cellwright_cell_graph::{Attribute, Tensor, TensorSpec};
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::binary::{self, Body, Tail};
 use crate::fault::{BadRequest, BadResponse, RequestFault};
-use crate::messages;
 use crate::tensor::{self, PrintTensor, WireTensor};
 use crate::value::{OF_MESSAGE, OF_TENSOR, Parameters, PrintParameters};
 
@@ -48,10 +46,7 @@ impl InferRequest {
     /// # Errors
     /// As [`Self::from_json`], or if the sizes do not add up to the body.
     pub fn from_body(body: &[u8], json_length: Option<usize>) -> Result<Self, BadRequest> {
-        let (json, tail) = binary::split(body, json_length).map_err(|fault| BadRequest { id: None, fault })?;
-        let wire: WireRequest = messages::read(json).map_err(|cause| BadRequest { id: None, fault: cause.into() })?;
-        let id = wire.id.clone();
-        wire.read(tail).map_err(|fault| BadRequest { id, fault })
+        binary::read(body, json_length, |wire: &WireRequest| wire.id.clone(), WireRequest::read)
     }
 
     /// Reads a raw request: the body is the only input of a model that says this of its inputs.
@@ -95,7 +90,7 @@ impl InferRequest {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a request, which is an object")]
+#[serde(expecting = "a request, which is an object")]
 struct WireRequest {
     #[serde(default)]
     id: Option<String>,
@@ -104,15 +99,10 @@ struct WireRequest {
     inputs: Vec<WireTensor>,
     #[serde(default)]
     outputs: Option<Vec<WireOutput>>,
-    /// Some clients (KServe's) say again which model they mean; the path has said it.
-    #[serde(default, rename = "model_name")]
-    _model_name: IgnoredAny,
-    #[serde(default, rename = "model_version")]
-    _model_version: IgnoredAny,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a requested output, which is an object")]
+#[serde(expecting = "a requested output, which is an object")]
 struct WireOutput {
     name: String,
     #[serde(default)]

@@ -39,10 +39,7 @@ impl InferResponse {
     /// # Errors
     /// As [`crate::InferRequest::from_body`].
     pub fn from_body(body: &[u8], json_length: Option<usize>) -> Result<Self, BadRequest> {
-        let (json, tail) = binary::split(body, json_length).map_err(|fault| BadRequest { id: None, fault })?;
-        let wire: WireResponse = serde_json::from_slice(json).map_err(|cause| BadRequest { id: None, fault: cause.into() })?;
-        let id = wire.id.clone();
-        wire.read(tail).map_err(|fault| BadRequest { id, fault })
+        binary::read(body, json_length, |wire: &WireResponse| wire.id.clone(), WireResponse::read)
     }
 
     /// Writes the response as one line of JSON: data flat, floats with the fewest digits that read back to the same bits.
@@ -110,7 +107,7 @@ fn select(outputs: Vec<Tensor>, wanted: &Wanted) -> Result<Vec<Tensor>, BadRespo
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a response, which is an object")]
+#[serde(expecting = "a response, which is an object")]
 struct WireResponse {
     #[serde(default)]
     model_name: String,

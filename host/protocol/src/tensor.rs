@@ -1,20 +1,24 @@
 //! A tensor of a message: name, datatype, shape and data, checked against one another.
 
-use cellwright_cell_graph::{AttributeValue, Datatype, Tensor};
+use std::fmt;
+
+use cellwright_cell_graph::{Datatype, Tensor};
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::binary::{self, Tail};
 use crate::data::Data;
 use crate::element::{self, PrintData};
 use crate::fault::{BadResponse, RequestFault, TensorFault};
-use crate::value::{OF_TENSOR, Parameters};
+use crate::options;
+use crate::value::{self, OF_TENSOR, Parameters};
 
 /// A tensor as it stands in JSON.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a tensor, which is an object")]
+#[serde(expecting = "a tensor, which is an object")]
 pub(crate) struct WireTensor {
     name: String,
-    shape: Vec<i64>,
+    shape: Vec<Extent>,
     datatype: String,
     #[serde(default)]
     parameters: Option<Parameters<OF_TENSOR>>,
@@ -68,25 +72,56 @@ fn read(wire: WireTensor, tail: Option<&mut Tail<'_>>) -> Result<Contents, Tenso
     Ok((datatype, shape, bytes))
 }
 
-/// `binary_data_size`, if it is there and nothing else is.
+/// `binary_data_size`, if it is there.
 fn binary_size(parameters: &Option<Parameters<OF_TENSOR>>) -> Result<Option<usize>, TensorFault> {
     let mut size = None;
     for parameter in parameters.iter().flat_map(|parameters| &parameters.0) {
-        match (parameter.name.as_str(), &parameter.value) {
-            ("binary_data_size", AttributeValue::Int(int)) if size.is_none() => {
-                size = Some(usize::try_from(*int).map_err(|_| TensorFault::BinaryDataSize)?);
+        match parameter.name.as_str() {
+            "binary_data_size" => {
+                let given = value::integer(&parameter.value).and_then(|int| usize::try_from(int).ok()).filter(|_| size.is_none());
+                size = Some(given.ok_or(TensorFault::BinaryDataSize)?);
             }
-            ("binary_data_size", _) => return Err(TensorFault::BinaryDataSize),
-            (name, _) if name.starts_with("shared_memory_") => return Err(TensorFault::SharedMemory),
-            (name, _) => return Err(TensorFault::UnknownParameter(name.to_owned())),
+            name if options::is_shared_memory(name) => return Err(TensorFault::SharedMemory),
+            // A requested output's.
+            _ => {}
         }
     }
     Ok(size)
 }
 
-fn read_shape(extents: &[i64]) -> Result<Vec<usize>, TensorFault> {
-    let extent =
-        |(axis, extent): (usize, &i64)| usize::try_from(*extent).map_err(|_| TensorFault::NegativeExtent { axis, extent: *extent });
+/// An extent as it was written.
+struct Extent(i64);
+
+impl<'de> Deserialize<'de> for Extent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_i64(ExtentVisitor).map(Self)
+    }
+}
+
+struct ExtentVisitor;
+
+impl Visitor<'_> for ExtentVisitor {
+    type Value = i64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an extent: an integer up to 2^63 − 1")
+    }
+
+    fn visit_i64<E: Error>(self, int: i64) -> Result<i64, E> {
+        Ok(int)
+    }
+
+    fn visit_u64<E: Error>(self, int: u64) -> Result<i64, E> {
+        i64::try_from(int).map_err(|_| E::invalid_value(Unexpected::Unsigned(int), &self))
+    }
+
+    fn visit_f64<E: Error>(self, float: f64) -> Result<i64, E> {
+        element::whole(float).ok_or_else(|| E::invalid_type(Unexpected::Float(float), &self))
+    }
+}
+
+fn read_shape(extents: &[Extent]) -> Result<Vec<usize>, TensorFault> {
+    let extent = |(axis, &Extent(extent))| usize::try_from(extent).map_err(|_| TensorFault::NegativeExtent { axis, extent });
     extents.iter().enumerate().map(extent).collect()
 }
 

@@ -1,8 +1,12 @@
-//! Bytes on disk, named by what they are: written beside, synced, and only then put in place.
+//! Bytes on disk, named by their hash: written beside, synced, and only then renamed into place.
 //!
-//! A blob is garbage when no version names it and nobody holds a [`Pin`] on it. A pin is taken before the bytes are put in place, and a
-//! collection looks at pins, at the database and removes the file under the lock that guards the pins; so it never takes what someone
-//! is about to name.
+//! One transaction then makes the version that names them, so nothing half-made is ever seen. A
+//! blob is garbage when no version names it and nobody holds a [`Pin`] on it. A pin is taken before
+//! the bytes are put in place. Garbage collection checks pins and the database and removes the file
+//! under the lock that guards the pins. So it never takes bytes that someone is about to name.
+//!
+//! Files are compared with their hashes each time a version is loaded. Bytes that arrive again
+//! replace the ones that were there.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::digest::Digest;
-use crate::error::RegistryError;
+use crate::error::{RegistryError, no_room};
 use crate::folder::Folder;
 
 /// Bytes that a writer gathers before it hashes and writes them.
@@ -170,7 +174,7 @@ impl Drop for Incoming {
     fn drop(&mut self) {
         let Some(path) = self.0.take() else { return };
         if let Err(error) = fs::remove_file(&path) {
-            tracing::warn!(file = %path.display(), %error, "an unfinished upload could not be removed; the next start will");
+            tracing::warn!(file = %path.display(), %error, "an unfinished upload could not be removed; the next start removes it");
         }
     }
 }
@@ -211,7 +215,11 @@ impl BlobWriter {
         }
         if let Err(error) = self.file.write_all(bytes) {
             self.is_broken = true;
-            return Err(error);
+            // The system's own words do not name the remedy.
+            return Err(match no_room(&error) {
+                Some(words) => io::Error::new(error.kind(), words),
+                None => error,
+            });
         }
         self.hasher.update(bytes);
         Ok(())

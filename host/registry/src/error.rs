@@ -34,7 +34,7 @@ pub enum OpenError {
         file: PathBuf,
     },
     /// A database that fails its own checks.
-    #[error("the registry's database {} is damaged ({found}): restore it from a backup, or move the folder away to begin anew", file.display())]
+    #[error("the registry's database {} is damaged ({found}): restore it from a backup, or move the folder away to start with an empty one", file.display())]
     Damaged {
         /// Which file.
         file: PathBuf,
@@ -128,8 +128,8 @@ pub enum RegistryError {
     NoScopes,
     /// A first key that would lock its maker out.
     #[error(
-        "the first key closes a server to whoever has none: make an operator's with the scope `admin` first (`cellwright keys create --admin`), and \
-         then this one"
+        "the first key must be an operator's key with the scope `admin`, because from then on the server requires a key: create it with \
+         `cellwright keys create --admin`, then this one"
     )]
     FirstKey,
     /// A label that cannot be listed.
@@ -142,7 +142,7 @@ pub enum RegistryError {
         bytes: usize,
     },
     /// The tenant has as much as it may.
-    #[error("tenant `{tenant}` may have at most {max} {what}: delete some first, or have its limit raised")]
+    #[error("tenant `{tenant}` may have at most {max} {what}: delete some first, or ask the operator to raise the limit")]
     Quota {
         /// Which tenant.
         tenant: TenantName,
@@ -152,7 +152,7 @@ pub enum RegistryError {
         max: u64,
     },
     /// No room on the disk.
-    #[error("the disk is full: cannot {what}")]
+    #[error("{}: cannot {what}", no_room(.source).unwrap_or("there is no room"))]
     Full {
         /// What was tried.
         what: &'static str,
@@ -162,6 +162,11 @@ pub enum RegistryError {
     /// No room in the database.
     #[error("the disk is full: cannot write the registry's database")]
     DatabaseFull(#[source] DatabaseError),
+    /// A write to the database is refused, though the disk has room.
+    #[error(
+        "cannot write the registry's database: it may have reached the size of a file (`ulimit -f`) or the disk quota of the server's user"
+    )]
+    DatabaseRefused(#[source] DatabaseError),
     /// The file system refuses.
     #[error("cannot {what}")]
     Io {
@@ -180,7 +185,7 @@ pub enum RegistryError {
     #[error("the registry's database failed")]
     Database(#[source] DatabaseError),
     /// A row that this registry did not write like that.
-    #[error("the registry's database holds {0}, which it should not")]
+    #[error("the registry's database is inconsistent: it holds {0}")]
     Odd(&'static str),
     /// The system gives no random bytes.
     #[error("cannot get random bytes for a key")]
@@ -220,7 +225,7 @@ impl RegistryError {
                 ErrorKind::Invalid
             }
             Self::Quota { .. } => ErrorKind::Quota,
-            Self::Full { .. } | Self::DatabaseFull(_) => ErrorKind::Full,
+            Self::Full { .. } | Self::DatabaseFull(_) | Self::DatabaseRefused(_) => ErrorKind::Full,
             Self::Io { .. } | Self::Damaged { .. } | Self::Database(_) | Self::Odd(_) | Self::Random(_) => ErrorKind::Internal,
         }
     }
@@ -233,10 +238,11 @@ impl RegistryError {
 
 impl From<rusqlite::Error> for RegistryError {
     fn from(error: rusqlite::Error) -> Self {
-        if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) {
-            Self::DatabaseFull(error.into())
-        } else {
-            Self::Database(error.into())
+        match error.sqlite_error() {
+            Some(cause) if cause.code == rusqlite::ErrorCode::DiskFull => Self::DatabaseFull(error.into()),
+            // SQLite tells a full disk from other refusals of a write, but not those from one another.
+            Some(cause) if cause.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE => Self::DatabaseRefused(error.into()),
+            _ => Self::Database(error.into()),
         }
     }
 }
@@ -244,7 +250,17 @@ impl From<rusqlite::Error> for RegistryError {
 /// Whether there is no room left: on the disk, in the owner's quota, or in what a process may write to one file.
 #[must_use]
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+    no_room(error).is_some()
+}
+
+/// Which room is used up, if one is.
+pub(crate) fn no_room(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        io::ErrorKind::StorageFull => Some("the disk is full"),
+        io::ErrorKind::QuotaExceeded => Some("the disk quota of the server's user is used up"),
+        io::ErrorKind::FileTooLarge => Some("the file is larger than the server may write (`ulimit -f`)"),
+        _ => None,
+    }
 }
 
 /// Why a list of files cannot be a version.
@@ -284,4 +300,16 @@ pub enum FilesFault {
     /// More bytes than can be counted.
     #[error("the files have more bytes together than can be counted")]
     Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_that_may_not_grow_is_no_failure_of_the_server() {
+        let of = |code| RegistryError::from(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None)).kind();
+        let codes = [rusqlite::ffi::SQLITE_FULL, rusqlite::ffi::SQLITE_IOERR_WRITE, rusqlite::ffi::SQLITE_IOERR_READ];
+        assert_eq!(codes.map(of), [ErrorKind::Full, ErrorKind::Full, ErrorKind::Internal]);
+    }
 }

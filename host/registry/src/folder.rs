@@ -118,7 +118,7 @@ impl Folder {
         blake3::Hasher::new().finalize_xof().fill(&mut bytes);
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
         if let Err(error) = file.and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all())) {
-            tracing::warn!(folder = %self.root.display(), %error, "no space could be kept for deleting where the disk is full");
+            tracing::warn!(folder = %self.root.display(), %error, "cannot reserve the disk space that lets deletions work on a full disk");
             // What was written of it is of more use to others; if it cannot be removed, the next attempt writes over it.
             let _ = fs::remove_file(&path);
         }
@@ -145,7 +145,7 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // Closing the file would not be enough: a process that was just forked has it too, until it runs its own program.
         if let Err(error) = self.lock.unlock() {
-            tracing::warn!(folder = %self.root.display(), %error, "the registry's lock could not be given back before the process ends");
+            tracing::warn!(folder = %self.root.display(), %error, "the registry's lock could not be released; it ends with this process");
         }
     }
 }

@@ -96,7 +96,7 @@ impl Registry {
     fn write<T>(&self, space: Space, change: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
         match self.database.write(&change) {
             Err(RegistryError::DatabaseFull(_)) if space == Space::Reserved && self.blobs.folder().give_up_reserve() => {
-                tracing::warn!("the disk is full: the space that is kept for deleting is used now");
+                tracing::warn!("the disk is full: the space that is reserved for deletions is used now");
                 self.database.write(change)
             }
             done => done,
@@ -158,7 +158,7 @@ impl Registry {
             drop(turn);
         }
         self.blobs.folder().keep_reserve();
-        tracing::debug!(blobs = collected.blobs, bytes = collected.bytes, "garbage was collected");
+        tracing::debug!(blobs = collected.blobs, bytes = collected.bytes, "unused files were deleted");
         Ok(collected)
     }
 

@@ -5,25 +5,19 @@
 
 use std::ops::Range;
 
-use crate::id::{CellTypeId, DomainId, LaneId, ModelId, RequestId, Slot, TaskSeq, Time, WorkerId};
+pub use cellwright_cell_graph::Row;
 
-/// One row of a task: a lane, and the (first) step it executes. A step at or beyond the chain's length is padding: it is computed on zeros
-/// and leaves nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the summary says it all")]
-pub struct Row {
-    pub lane: LaneId,
-    pub step: u32,
-}
+use crate::id::{CellTypeId, DomainId, LaneId, ModelId, RequestId, Slot, TaskSeq, Time, WorkerId};
+use crate::policy::{Fault, PolicyKind};
 
 /// A task for a worker. Tasks of one worker run in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Who runs it.
+    /// The worker that runs it.
     pub worker: WorkerId,
     /// What it runs.
     pub cell_type: CellTypeId,
-    /// Whose turn it was (rows of other models of the same type may ride along).
+    /// The model that was chosen. Rows of other models of the same type may join.
     pub model: ModelId,
     /// The model of all its rows, where it is known that they are of one.
     pub sole: Option<ModelId>,
@@ -55,7 +49,7 @@ impl Launch {
 /// A growth of a request gets its place: lanes and slots for its stages, chain by chain, stage by stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Whose.
+    /// The request.
     pub request: RequestId,
     /// Which of its growths, from 0.
     pub growth: u32,
@@ -112,8 +106,28 @@ pub enum Failure {
     NoWorker,
     /// Too many requests wait for a place.
     Overloaded,
+    /// The policy of its model broke a rule.
+    Policy {
+        /// The policy.
+        policy: PolicyKind,
+        /// Which rule.
+        fault: Fault,
+    },
     /// It could not be done by its deadline any more, or was not.
-    Late,
+    Late {
+        /// What it takes at least on idle devices, nanoseconds.
+        alone_ns: u64,
+    },
+}
+
+/// A policy broke a rule: the model's requests have failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Refusal {
+    pub model: ModelId,
+    pub policy: PolicyKind,
+    pub worker: WorkerId,
+    pub fault: Fault,
 }
 
 /// Everything one `handle` wants done. Cleared by `handle`, not by the caller.
@@ -137,7 +151,9 @@ pub struct Commands {
     pub finished: Vec<RequestId>,
     /// Requests that end otherwise.
     pub failed: Vec<(RequestId, Failure)>,
-    /// Device time, nanoseconds, of the tasks that were complete, by the models whose rows they ran. Not a command: for whoever keeps accounts.
+    /// Rules that policies broke. Not a command: for the log.
+    pub refused: Vec<Refusal>,
+    /// Device time, nanoseconds, of completed tasks, by the models of their rows. Not a command: for accounts.
     pub used: Vec<(ModelId, u64)>,
     /// When to send `Event::Wake`, if at all; at once, if that time has come.
     pub wake_at: Option<Time>,
@@ -155,6 +171,7 @@ impl Commands {
         self.released.clear();
         self.finished.clear();
         self.failed.clear();
+        self.refused.clear();
         self.used.clear();
         self.wake_at = None;
     }

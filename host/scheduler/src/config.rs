@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::policy::PolicyKind;
+
 /// When a node may be queued (DESIGN: Algorithm 1 with its gaps filled).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Release {
@@ -10,38 +12,6 @@ pub enum Release {
     Node,
     /// The paper's rule: when all outside inputs of its subgraph are complete.
     Subgraph,
-}
-
-/// Who decides what runs together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PolicyKind {
-    /// Cellular batching: Algorithm 1 of BatchMaker (EuroSys'18, section 4.3).
-    Cellular,
-    /// Whole graphs, padded to buckets of that many steps, round robin over buckets: that paper's baseline, and, with a window, LazyBatching's.
-    Graph {
-        /// Steps per bucket. 0: no buckets, all lengths wait together and a batch is padded to its longest.
-        bucket_width: u32,
-        /// Nanoseconds for which the first of a batch waits for others, unless the batch is full before. 0: not at all.
-        window_ns: u64,
-    },
-    /// Whole graphs, one request after the other.
-    Serial,
-    /// Sets of graphs merged level by level, as TensorFlow Fold and DyNet do.
-    Merge {
-        /// Requests of a set, at most; at least 1.
-        requests: u32,
-    },
-    /// Cellular batching that gives up what cannot be in time, lets nodes catch up where their cost tables say that it pays, and the few of stacked layers
-    /// wait for the many. The default: nowhere among the figures does it do less than `Cellular`, and it costs as little to decide.
-    #[default]
-    Adaptive,
-    /// LazyBatching (HPCA'21): node by node, newcomers catch up with a running batch where everybody's slack allows it.
-    Lazy {
-        /// Nanoseconds within which a request should be done, if it has no earlier deadline.
-        objective_ns: u64,
-        /// Percentage of lengths seen that a chain of unknown length is taken not to exceed, 1 to 100.
-        percentile: u8,
-    },
 }
 
 /// A scheduler's configuration.

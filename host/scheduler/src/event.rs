@@ -5,9 +5,9 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use serde::{Deserialize, Serialize};
 
-use crate::config::PolicyKind;
 use crate::cost::CostTable;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, TaskSeq, TenantId, Time, WorkerId};
+use crate::policy::PolicyKind;
 
 /// Supported batch sizes of a cell type: multiples of `quantum` from `min` to `max` (a last, smaller one when nothing else is ready).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,13 +52,13 @@ pub struct CellInfo {
 pub struct ModelInfo {
     /// Its id.
     pub model: ModelId,
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: TenantId,
     /// Its tenant's share of device time, relative to other tenants', whatever number of models it has; at least 1. What was said last holds.
     pub weight: u32,
     /// Workers of this class alone may run it.
     pub class: NumericClass,
-    /// Who decides what of it runs together; none: as [`crate::Config::policy`] says.
+    /// Its policy; none: [`crate::Config::policy`].
     pub policy: Option<PolicyKind>,
     /// Its cells, by position.
     pub cells: Vec<CellInfo>,
@@ -74,8 +74,8 @@ pub struct Submission {
     pub request: RequestId,
     /// Its model.
     pub model: ModelId,
-    /// 0 goes first. Of a lower rank goes before higher ones wherever requests in its model's queues, or its tenant's for a place, would otherwise go
-    /// first come, first served; it does not change whose turn it is, and holds no task in flight up.
+    /// 0 goes first. Lower ranks are served first within a queue of its model, and within its tenant's admission queue. Rank does not affect
+    /// fair sharing, and preempts no task in flight.
     pub rank: u32,
     /// When its answer is worth nothing any more, for policies that ask.
     pub deadline: Option<Time>,
@@ -105,7 +105,7 @@ pub enum Event {
     ModelDown(ModelId),
     /// A tenant's weight changes, for what is submitted from now on. Nothing happens if it has no model.
     TenantWeight {
-        /// Whose.
+        /// The tenant.
         tenant: TenantId,
         /// As [`ModelInfo::weight`].
         weight: u32,
@@ -114,14 +114,14 @@ pub enum Event {
     Submit(Submission),
     /// A request's graph goes on.
     Grow {
-        /// Whose.
+        /// The request.
         request: RequestId,
         /// Its next piece.
         growth: Arc<UnfoldedGrowth>,
     },
     /// A request that was left open will not grow any more.
     Close(RequestId),
-    /// Nobody wants the answer any more. The request ends with `Failure::Cancelled`.
+    /// The answer is no longer wanted. The request ends with `Failure::Cancelled`.
     Cancel(RequestId),
     /// A worker completed every task up to this one. A stop is reported with the completion of its step, at the latest.
     Done {

@@ -4,39 +4,22 @@
 //! so the same events give the same commands, whether the engine drives it with real workers, the simulator in virtual time or a test with
 //! generated traffic.
 
-mod admission;
-mod arena;
-pub mod command;
-mod completion;
-pub mod config;
-pub mod cost;
-mod ending;
-pub mod event;
-mod fairness;
-mod few;
-mod fleet;
-mod group;
-pub mod id;
-mod lane;
-mod listing;
-mod moving;
-mod naming;
-mod policy;
-mod queues;
-mod readiness;
-mod request;
-mod reservation;
-mod room;
-pub mod scheduler;
-mod seating;
-mod spares;
-mod tenants;
-mod waiting;
+#[cfg(test)]
+extern crate self as cellwright_scheduler;
 
-pub use command::{Commands, Failure, Launch, Move, Placement, Row};
-pub use config::{Config, PolicyKind, Release};
+pub mod command;
+pub mod config;
+mod core;
+pub mod cost;
+pub mod event;
+pub mod id;
+mod policy;
+mod scheduler;
+
+pub use command::{Commands, Failure, Launch, Move, Placement, Refusal, Row};
+pub use config::{Config, Release};
 pub use cost::{CostError, CostTable, Knot};
 pub use event::{BatchSizes, CellInfo, Event, ModelInfo, Submission};
 pub use id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, TaskSeq, TenantId, Time, WorkerId};
-pub use naming::PolicyNameError;
+pub use policy::{Fault, Graph, Lazy, LengthAware, Merge, PolicyKind, PolicyNameError, Stages};
 pub use scheduler::Scheduler;

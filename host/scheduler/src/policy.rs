@@ -1,200 +1,311 @@
-//! What the policies share: whose turn it is, and how a batch becomes a task in flight.
+//! Policies: which nodes run together, where and when.
 //!
-//! Policies choose; admission, dependencies, slots, completion and fairness are the same under all of them, so that a comparison isolates the
-//! choice. Each model has one; models of different policies share workers, whose time is divided as under one.
+//! A policy chooses, and [`Core`](crate::core::Core) does everything else. Admission, dependencies, slots, completion and fairness are the same
+//! under every policy, so a comparison isolates the choice. Each model has a policy object of its own. Models of different policies share workers.
+//!
+//! To add a policy:
+//!
+//! 1. Write `policy/NAME.rs`: a type that implements [`Policy`]. Its parameters, if it has any, are a type that implements [`Parameters`].
+//! 2. Declare the module here, and add a line to `policies!` below. Commands, help and messages list the policies from there.
+//!
+//! How a policy is driven:
+//!
+//! - [`Policy::takes`] says what the policy takes. Under [`Takes::Nodes`], `Core` lists ready nodes in queues, and the policy picks a type
+//!   ([`Pick::Oldest`]). Under the other two, `Core` offers each growth of a request ([`Policy::offered`]) and runs nothing of it until the policy has
+//!   taken it for a worker ([`Pick::Take`]). The growth runs on that worker alone until the policy releases it ([`Pick::Release`]).
+//! - For a worker that wants a task, the scheduler first finds the model whose turn it is, among those whose policies have work for the worker
+//!   ([`Policy::has_work`], [`Policy::oldest`]). It then calls [`Policy::choose`] until a pick launches a task or there is none.
+//! - Each pick is checked and carried out before the next call, so the policy always sees its effect in the [`View`].
+//! - A pick that breaks a rule changes nothing, and all requests of the model fail with [`Failure::Policy`]. Other models go on.
+//! - A policy may keep what it likes: queues, batches in flight. It hears of each task that is complete on a worker on which it has requests
+//!   ([`Policy::done`]), and of each request that ends while the policy has it ([`Policy::ended`]).
 
-pub(crate) mod adaptive;
-pub(crate) mod cellular;
-pub(crate) mod graph;
-pub(crate) mod lazy;
-pub(crate) mod merge;
-pub(crate) mod shelf;
+mod adaptive;
+mod cellular;
+mod graph;
+mod lazy;
+mod length_aware;
+mod merge;
+mod serial;
+mod shelf;
+mod stages;
+mod whole;
 
-use crate::command::{Failure, Launch, Row};
-use crate::config::PolicyKind;
-use crate::fleet::Task;
-use crate::id::{CellTypeId, DomainId, ModelId, TaskSeq, WorkerId};
-use crate::queues::Key;
-use crate::room;
-use crate::scheduler::Scheduler;
+use std::fmt;
+use std::str::FromStr;
 
-/// Turns.
-impl Scheduler {
-    /// Every worker that asks for work gets some, as long as there is any; workers in order of their ids.
-    pub(crate) fn run(&mut self) {
-        self.note_activity();
-        for index in 0..self.workers.len() {
-            let worker = WorkerId(index as u32);
-            while self.asks(worker) {
-                self.settle_counts();
-                let Some(model) = self.choose_model(worker) else { break };
-                let served = match self.model(model).policy {
-                    PolicyKind::Cellular | PolicyKind::Adaptive => self.schedule(worker, model),
-                    PolicyKind::Graph { .. } | PolicyKind::Serial => self.run_graph(worker, model),
-                    PolicyKind::Merge { .. } => self.run_merge(worker, model),
-                    PolicyKind::Lazy { .. } => self.run_lazy(worker, model),
-                };
-                if !served {
-                    break;
-                }
-            }
-            self.wake_for_windows(worker);
-        }
-        self.move_to_idle_workers();
-    }
+use cellwright_cell_graph::UnfoldedGrowth;
+use serde::{Deserialize, Serialize};
 
-    /// Whether a worker has few enough tasks in flight for any model's policy.
-    fn asks(&self, worker: WorkerId) -> bool {
-        let of_nodes = self.config.low_water.saturating_add(1);
-        let most = if self.models_of_batches > 0 { of_nodes.max(self.config.max_tasks_to_submit) } else { of_nodes };
-        self.worker(worker).is_some_and(|state| state.outstanding < most)
-    }
+use crate::command::{Failure, Row};
+use crate::core::{Chain, ModelType, Tally, Worker};
+pub(crate) use crate::core::{Ended, Key, Member, View};
+use crate::event::Submission;
+use crate::id::{CellTypeId, RequestId, Time, WorkerId};
+pub use graph::Graph;
+pub use lazy::Lazy;
+pub use length_aware::LengthAware;
+pub use merge::Merge;
+pub use stages::Stages;
 
-    /// Whether a worker that asks for work would get any of a model's.
-    pub(crate) fn has_work(&self, id: ModelId, worker: WorkerId, domain: DomainId) -> bool {
-        let model = self.model(id);
-        match model.policy {
-            PolicyKind::Cellular | PolicyKind::Adaptive => {
-                let asks = || self.worker(worker).is_some_and(|state| state.outstanding <= self.config.low_water);
-                // Whatever is ready, one worker alone could run it.
-                model.ready > 0
-                    && asks()
-                    && (self.alone
-                        || (0..model.types.len()).any(|at| self.offered(&model.types, at, &model.types[at].tally, worker, domain) > 0))
-            }
-            PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id).is_some(),
-            PolicyKind::Merge { .. } => self.oldest_merged(worker, id).is_some(),
-            PolicyKind::Lazy { .. } => self.oldest_lazy(worker, id).is_some(),
-        }
-    }
+policies! {
+    /// Cellular batching: Algorithm 1 of BatchMaker (EuroSys'18, section 4.3).
+    "cellular" => Cellular => cellular::Cellular,
+    /// Whole graphs, padded to buckets: that paper's baseline, and, with a window, LazyBatching's.
+    "graph" => Graph(parameters: Graph) => graph::policy(parameters),
+    /// Whole graphs, one request after the other.
+    "serial" => Serial => serial::policy(),
+    /// Sets of graphs merged level by level, as TensorFlow Fold and DyNet do.
+    "merge" => Merge(parameters: Merge) => merge::MergedSets::new(parameters),
+    /// Cellular batching that knows deadlines and task costs. The default: nowhere among the figures does it do less than `Cellular`, and it costs as
+    /// little to decide.
+    "adaptive" => Adaptive => adaptive::Adaptive::default(),
+    /// LazyBatching (HPCA'21): node by node, newcomers catch up with a running batch where the slack of all requests allows it.
+    "lazy" => Lazy(parameters: Lazy) => lazy::LazyBatching::new(parameters),
+    /// TurboTransformers (PPoPP'21): requests sorted by length are cut into padded batches that together take the least time.
+    "length-aware" => LengthAware(parameters: LengthAware) => length_aware::policy(parameters),
+    /// DVABatch (ATC'22): batches of whole graphs that requests join, and that are divided, between stages.
+    "stages" => Stages(parameters: Stages) => stages::StagedBatches::new(parameters),
+}
 
-    /// Since when a model has work that a worker could run.
-    pub(crate) fn oldest_work(&self, id: ModelId, worker: WorkerId, domain: DomainId) -> Option<Key> {
-        let model = self.model(id);
-        match model.policy {
-            PolicyKind::Cellular | PolicyKind::Adaptive => {
-                let types = model.types.iter().filter(|known| known.tally.runnable(worker, domain) > 0);
-                types.filter_map(|known| self.oldest(known.cell_type, worker, domain, Some(id))).min()
-            }
-            PolicyKind::Graph { .. } | PolicyKind::Serial => self.oldest_whole(worker, id),
-            PolicyKind::Merge { .. } => self.oldest_merged(worker, id),
-            PolicyKind::Lazy { .. } => self.oldest_lazy(worker, id),
-        }
-    }
-
-    /// A task of a worker is complete; perhaps what it was part of is.
-    pub(crate) fn task_done(&mut self, worker: WorkerId) {
-        self.batch_task_done(worker);
-        self.set_task_done(worker);
-        self.lazy_task_done(worker);
-    }
-
-    /// A worker is lost, and what its batches were about with it.
-    pub(crate) fn batches_lost(&mut self, worker: WorkerId) {
-        let mut lost = self.graph_worker_lost(worker);
-        lost.extend(self.merge_worker_lost(worker));
-        lost.extend(self.lazy_worker_lost(worker));
-        for member in lost {
-            if self.in_batch(&member, worker) {
-                self.doom(member.request, Failure::WorkerLost);
-            }
-        }
+#[expect(clippy::derivable_impls, reason = "the variants are written by a macro")]
+impl Default for PolicyKind {
+    fn default() -> Self {
+        Self::Adaptive
     }
 }
 
-/// What a model's policy means for its requests.
+/// Chooses what runs, for one model.
+pub(crate) trait Policy: fmt::Debug + Send {
+    /// What it takes. Always the same.
+    fn takes(&self) -> Takes {
+        Takes::Nodes
+    }
+
+    /// A request was submitted, and has no place yet. When to review it, if at all.
+    fn submitted(&mut self, _view: View<'_>, _submission: &Submission) -> Option<Time> {
+        None
+    }
+
+    /// A request was told to grow.
+    fn grown(&mut self, _view: View<'_>, _growth: &UnfoldedGrowth) {}
+
+    /// A growth of a request has its place and may be taken; not under [`Takes::Nodes`]. When to review the request, if at all, unless it was taken before.
+    fn offered(&mut self, _view: View<'_>, _growth: Member) -> Option<Time> {
+        None
+    }
+
+    /// Whether a worker could get a task. Asked more often than `oldest`.
+    fn has_work(&self, view: View<'_>, worker: WorkerId) -> bool {
+        self.oldest(view, worker).is_some()
+    }
+
+    /// Since when a worker could get a task: decides between models that are owed equal time.
+    fn oldest(&self, view: View<'_>, worker: WorkerId) -> Option<Key>;
+
+    /// What a worker is to run. Called again until a pick launches a task, or there is none.
+    fn choose(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick>;
+
+    /// A task is complete on a worker for which requests were taken. Called again until there is no pick. The picks may not launch.
+    fn done(&mut self, _view: View<'_>, _worker: WorkerId) -> Option<Pick> {
+        None
+    }
+
+    /// A request has ended that has a deadline, or that was offered or taken and had not been released.
+    fn ended(&mut self, _view: View<'_>, _ended: &Ended) {}
+
+    /// The time has come that was named for a request that has not ended. When to review it again, if at all.
+    ///
+    /// # Errors
+    /// If the request is to be given up, and why.
+    fn review(&mut self, _view: View<'_>, _request: RequestId) -> Result<Option<Time>, Failure> {
+        Ok(None)
+    }
+}
+
+/// What a policy takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// Ready nodes, from their types' queues.
+    Nodes,
+    /// Requests. The nodes of those that are taken become ready as their inputs do.
+    Requests,
+    /// Requests. Every stage runs step by step, in the order in which stages stand in the graph, and may run beyond its end, as padding.
+    RequestsInOrder,
+}
+
+/// What a policy wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pick {
+    /// Run the oldest ready nodes of a type, in tasks as large as the type allows, up to `max_tasks_to_submit`. Ready nodes of other models join.
+    Oldest {
+        cell_type: CellTypeId,
+        /// Only nodes that no other worker may run.
+        own: bool,
+    },
+    /// Run these nodes as one task. All are ready, and of requests that were taken for the worker.
+    Run(CellTypeId, Vec<Row>),
+    /// Take requests that are offered in the worker's domain.
+    Take(Vec<RequestId>),
+    /// Release taken requests of which nothing is left. They end, or grow on.
+    Release(Vec<RequestId>),
+    /// Give requests up.
+    GiveUp(Vec<(RequestId, Failure)>),
+}
+
+impl Pick {
+    /// Whether it gives the worker a task.
+    pub(crate) const fn launches(&self) -> bool {
+        matches!(self, Self::Oldest { .. } | Self::Run(..))
+    }
+}
+
+/// Which rule a pick broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it all")]
+pub enum Fault {
+    #[error("it picked nothing")]
+    Empty,
+    #[error("it picked a type that the model does not have")]
+    Type,
+    #[error("it picked more rows than a batch of the type may have")]
+    TooMany,
+    #[error("it picked a node that does not exist, or that is of another model or type, or that the worker may not run")]
+    Foreign,
+    #[error("it picked a node that is not ready")]
+    NotReady,
+    #[error("it picked a node twice")]
+    Twice,
+    #[error("it picked a request that is not offered, or not taken for this worker, or not complete")]
+    Request,
+    #[error("it picked a task for a worker that did not ask")]
+    NotAsked,
+}
+
+/// Parameters of a policy, as they are written after its name: `NAME:FIRST:SECOND`. The last ones may be left out.
+trait Parameters: Copy + fmt::Display {
+    /// How messages name them.
+    const NAMES: &'static [&'static str];
+
+    /// Reads those that are given.
+    fn read(given: &[&str]) -> Result<Self, PolicyNameError>;
+}
+
+/// A text that names no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it all")]
+pub enum PolicyNameError {
+    #[error("`{0}` is not a policy; the policies are {list}", list = PolicyKind::list("and"))]
+    Unknown(String),
+    #[error("`{said}` is not {wanted}")]
+    Parameter { said: String, wanted: &'static str },
+}
+
+/// Reads a parameter that is a whole number, or takes the default if it is not given.
+fn number(given: Option<&&str>, default: u64, range: std::ops::RangeInclusive<u64>, wanted: &'static str) -> Result<u64, PolicyNameError> {
+    let Some(said) = given else { return Ok(default) };
+    let number = said.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| PolicyNameError::Parameter { said: (*said).to_owned(), wanted })
+}
+
+const NANOSECONDS_PER_MS: u64 = 1_000_000;
+
 impl PolicyKind {
-    /// Whether requests are taken into batches, not nodes.
+    /// Whether requests are taken, not nodes.
     #[must_use]
-    pub const fn takes_requests(self) -> bool {
-        !matches!(self, Self::Cellular | Self::Adaptive)
+    pub fn takes_requests(self) -> bool {
+        self.start().takes() != Takes::Nodes
     }
 
     /// Whether every stage of a request is executed step by step, in the order in which they stand in its graph.
-    pub(crate) const fn in_order(self) -> bool {
-        matches!(self, Self::Graph { .. } | Self::Serial | Self::Lazy { .. })
+    #[must_use]
+    pub fn in_order(self) -> bool {
+        self.start().takes() == Takes::RequestsInOrder
+    }
+
+    /// Whether a batch stays as it is from task to task, so that nobody has to put it together anew.
+    #[must_use]
+    pub const fn keeps_batches(self) -> bool {
+        matches!(self, Self::Graph(_) | Self::Serial | Self::LengthAware(_) | Self::Stages(_))
+    }
+
+    /// All forms in which policies are written, for messages: the default first, and a word before the last.
+    #[must_use]
+    pub fn list(word: &str) -> String {
+        let of = |(name, parameters): &(&str, &[&str])| {
+            let form = |count: usize| {
+                format!("`{name}{}`", parameters[..count].iter().map(|parameter| format!(":{parameter}")).collect::<String>())
+            };
+            (0..=parameters.len()).map(form).collect::<Vec<_>>()
+        };
+        let is_default = |(name, _): &&(&str, &[&str])| *name == Self::default().name();
+        let (first, others): (Vec<_>, Vec<_>) = Self::FORMS.iter().partition(is_default);
+        let forms: Vec<String> = first.into_iter().chain(others).flat_map(of).collect();
+        let (last, others) = forms.split_last().expect("there are policies");
+        format!("{} {word} {last}", others.join(", "))
     }
 }
 
-/// Tasks.
-impl Scheduler {
-    /// Submits nodes of requests that were taken into a batch: their producers are complete, or ahead on this worker.
-    pub(crate) fn hand_over(&mut self, worker: WorkerId, model: ModelId, cell_type: CellTypeId, rows: &[Row]) {
-        let merge = self.config.merge_steps && self.continues_last(worker, cell_type, &self.out.rows, rows);
-        self.launch(worker, cell_type, model, rows.iter().copied(), merge);
-        for row in rows {
-            self.queue_nodes(row.lane, std::slice::from_ref(row), worker);
+/// From one line for each policy, its name, its variant and its object: [`PolicyKind`], what it reads and writes, and what it makes.
+macro_rules! policies {
+    ($($(#[$doc:meta])* $name:literal => $variant:ident $(($parameters:ident: $of:ty))? => $object:expr,)*) => {
+        /// A batching policy and its parameters.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum PolicyKind {
+            $($(#[$doc])* $variant $(($of))?,)*
         }
-    }
 
-    /// Records a task whose rows were queued, and launches it: on its own, or (`merge`) as one step more of the launch before.
-    pub(crate) fn launch(
-        &mut self,
-        worker: WorkerId,
-        cell_type: CellTypeId,
-        model: ModelId,
-        rows: impl ExactSizeIterator<Item = Row> + Clone,
-        merge: bool,
-    ) {
-        if merge {
-            let (count, charged_ns) = (rows.len(), self.charge_ahead(cell_type, rows));
-            self.launch_step_more(worker, cell_type, (count, charged_ns));
-        } else {
-            let first = self.out.rows.len();
-            room::in_table(&mut self.out.rows, rows.len());
-            self.out.rows.extend(rows);
-            self.launch_rows(worker, cell_type, model, first, None);
+        impl PolicyKind {
+            /// The names of all policies, and of their parameters.
+            pub const FORMS: &'static [(&'static str, &'static [&'static str])] = &[$(($name, policies!(@names $($of)?))),*];
+
+            /// The names of all policies.
+            pub const NAMES: &'static [&'static str] = &[$($name),*];
+
+            /// Its name, without parameters.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant { .. } => $name,)*
+                }
+            }
+
+            /// A policy that knows nothing yet, for a model.
+            pub(crate) fn start(self) -> Box<dyn Policy> {
+                match self {
+                    $(Self::$variant $(($parameters))? => Box::new($object),)*
+                }
+            }
         }
-    }
 
-    /// Records a task whose rows are the last of `out.rows`, from `first` on; they are all of model `sole`, if there is one.
-    pub(crate) fn launch_rows(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, first: usize, sole: Option<ModelId>) {
-        let rows = std::mem::take(&mut self.out.rows);
-        let launched = &rows[first..];
-        let charged_ns = match sole {
-            Some(sole) => self.charge_ahead_one(cell_type, sole, launched.len()),
-            None => self.charge_ahead(cell_type, launched.iter().copied()),
-        };
-        self.types[cell_type.index()].running += 1;
-        let state = self.workers[worker.index()].as_mut().expect("a worker that asks is up");
-        state.outstanding += 1;
-        let seq = TaskSeq(state.last_seq.0 + 1);
-        state.last_seq = seq;
-        let (tick, listed, walk) = (0, 0, false);
-        state.tasks.push_back(Task { seq, cell_type, steps: 1, rows: launched.len(), tick, listed, walk, sole, charged_ns });
-        room::in_ring(&mut state.rows, launched.len());
-        state.rows.extend(launched);
-        self.out.launches.push(Launch { worker, cell_type, model, sole, seq, steps: 1, ended: 0, rows: first..rows.len() });
-        self.out.rows = rows;
-    }
+        impl FromStr for PolicyKind {
+            type Err = PolicyNameError;
 
-    /// The launch before runs a step more, with so many of its rows.
-    pub(crate) fn launch_step_more(&mut self, worker: WorkerId, cell_type: CellTypeId, (rows, charged_ns): (usize, u64)) {
-        self.types[cell_type.index()].running += 1;
-        let state = self.workers[worker.index()].as_mut().expect("a worker that asks is up");
-        state.outstanding += 1;
-        if let (Some(task), Some(launch)) = (state.tasks.back_mut(), self.out.launches.last_mut()) {
-            task.steps += 1;
-            task.charged_ns += charged_ns;
-            launch.steps += 1;
-            launch.ended += (launch.rows.len() - rows) as u32;
+            fn from_str(text: &str) -> Result<Self, PolicyNameError> {
+                let mut parts = text.split(':');
+                let (name, given): (_, Vec<&str>) = (parts.next().unwrap_or_default(), parts.collect());
+                match name {
+                    $($name if given.len() <= policies!(@names $($of)?).len() => Ok(Self::$variant $((<$of>::read(&given)?))?),)*
+                    _ => Err(PolicyNameError::Unknown(text.to_owned())),
+                }
+            }
         }
-    }
 
-    /// The launch before, if it may have a step more.
-    fn last_launch(&self, worker: WorkerId, cell_type: CellTypeId) -> Option<&Launch> {
-        let steps_max = self.config.launch_steps_max();
-        self.out.launches.last().filter(|last| last.worker == worker && last.cell_type == cell_type && last.steps < steps_max)
-    }
-
-    /// Whether these rows are those of the launch before on this worker (which are among those `before`), each one step further, and may be one launch
-    /// with it.
-    pub(crate) fn continues_last(&self, worker: WorkerId, cell_type: CellTypeId, before: &[Row], rows: &[Row]) -> bool {
-        let Some(last) = self.last_launch(worker, cell_type) else { return false };
-        let before = &before[last.rows.clone()];
-        let goes_on = |(before, row): (&Row, &Row)| {
-            row.lane == before.lane && row.step == before.step + last.steps && self.lanes[row.lane.index()].merges
-        };
-        before.len() == rows.len() && before.iter().zip(rows).all(goes_on)
-    }
+        impl fmt::Display for PolicyKind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())?;
+                match self {
+                    $(Self::$variant $(($parameters))? => policies!(@write f $($parameters)?),)*
+                }
+            }
+        }
+    };
+    (@names) => { &[] as &[&str] };
+    (@names $of:ty) => { <$of>::NAMES };
+    (@write $f:ident) => { Ok(()) };
+    (@write $f:ident $parameters:ident) => { write!($f, ":{}", $parameters) };
 }
+use policies;
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! The scheduler against a slow, literal oracle, in seeded simulation, and in small timelines that can be checked by eye.
 
 mod suite {
+    pub(crate) mod batching;
     pub(crate) mod dice;
     pub(crate) mod fairness;
     pub(crate) mod flood;
@@ -10,5 +11,6 @@ mod suite {
     pub(crate) mod places;
     pub(crate) mod simulation;
     pub(crate) mod timelines;
+    pub(crate) mod traffic;
     pub(crate) mod world;
 }

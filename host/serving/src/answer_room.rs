@@ -1,10 +1,15 @@
-//! How much memory the answers of one call may take, and those of all calls, with their graphs, together.
+//! How much of the host's memory answers may take: of one call, of one tenant, and of the host.
+//!
+//! It counts every row that will leave a worker for a request, every copy for the response or the
+//! plugin, and the request's graph. The bytes are taken when the graph is checked, before any of it
+//! is computed. They are given back when the answer has been sent, or when it is certain that it
+//! will not be.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::Whose;
+use crate::error::AnswersOf;
 
 /// A bound that the rows of one call share, within that of their tenant, within the host's. A tenant's moves: it may take as much as would then still be
 /// free, so that however many tenants take all they may, there is some left for the next one. What a request may come to hold is taken when its graph
@@ -16,7 +21,7 @@ pub(crate) struct AnswerRoom {
     /// What is taken of its tenant's for the call's graphs: a call's bound is for its answer alone.
     graphs: AtomicU64,
     /// Whose answers share it; none: those of one call.
-    whose: Option<Whose>,
+    whose: Option<AnswersOf>,
     within: Option<Arc<AnswerRoom>>,
 }
 
@@ -26,7 +31,7 @@ pub(crate) struct NoRoom {
     /// The bound.
     pub(crate) bytes_max: u64,
     /// Of whose answers together; none: of those of one call.
-    pub(crate) whose: Option<Whose>,
+    pub(crate) whose: Option<AnswersOf>,
 }
 
 /// What an answer holds of the host's room, for as long as somebody keeps this.
@@ -44,18 +49,18 @@ impl AnswerShare {
 }
 
 impl AnswerRoom {
-    const fn new(bytes_max: u64, whose: Option<Whose>, within: Option<Arc<Self>>) -> Self {
+    const fn new(bytes_max: u64, whose: Option<AnswersOf>, within: Option<Arc<Self>>) -> Self {
         Self { bytes_max, taken: AtomicU64::new(0), graphs: AtomicU64::new(0), whose, within }
     }
 
     /// For all answers of a host.
     pub(crate) const fn of_host(bytes_max: u64) -> Self {
-        Self::new(bytes_max, Some(Whose::Host), None)
+        Self::new(bytes_max, Some(AnswersOf::Host), None)
     }
 
     /// For those of one of its tenants: half of it at most, and half of what others leave.
     pub(crate) fn of_tenant(host: &Arc<Self>) -> Self {
-        Self::new(host.bytes_max / 2, Some(Whose::Tenant), Some(host.clone()))
+        Self::new(host.bytes_max / 2, Some(AnswersOf::Tenant), Some(host.clone()))
     }
 
     /// For those of one call, which may take no more than all may.
@@ -94,7 +99,7 @@ impl AnswerRoom {
     /// What it may hold, if it holds `taken` now. Others change meanwhile what a tenant's depends on: it is about right; the host's is exact.
     fn bound(&self, taken: u64) -> u64 {
         match &self.within {
-            Some(host) if self.whose == Some(Whose::Tenant) => {
+            Some(host) if self.whose == Some(AnswersOf::Tenant) => {
                 let others = host.taken.load(Ordering::Relaxed).saturating_sub(taken);
                 host.bytes_max.saturating_sub(others) / 2
             }
@@ -127,7 +132,7 @@ mod tests {
         assert_eq!(room.change(0, 4), Ok(()));
     }
 
-    fn beyond(bytes_max: u64, whose: impl Into<Option<Whose>>) -> Result<(), NoRoom> {
+    fn beyond(bytes_max: u64, whose: impl Into<Option<AnswersOf>>) -> Result<(), NoRoom> {
         Err(NoRoom { bytes_max, whose: whose.into() })
     }
 
@@ -139,10 +144,10 @@ mod tests {
         assert_eq!(first.change(0, 31), beyond(30, None));
         assert_eq!(first.change(0, 30), Ok(()));
         assert_eq!(second.change(0, 51), beyond(50, None), "a call alone may take no more than its tenant");
-        assert_eq!(second.change(0, 21), beyond(50, Whose::Tenant));
+        assert_eq!(second.change(0, 21), beyond(50, AnswersOf::Tenant));
         assert_eq!(second.change(0, 20), Ok(()));
         let other = AnswerRoom::of_call(&host, 1000);
-        assert_eq!(other.change(0, 51), beyond(100, Whose::Host));
+        assert_eq!(other.change(0, 51), beyond(100, AnswersOf::Host));
         assert_eq!(other.taken.load(Ordering::Relaxed), 0, "what was refused above is not taken below");
         drop((first, second));
         assert_eq!(other.change(0, 100), Ok(()));
@@ -155,12 +160,12 @@ mod tests {
         let host = Arc::new(AnswerRoom::of_host(120));
         let tenants = [(); 4].map(|()| Arc::new(AnswerRoom::of_tenant(&host)));
         let [one, other, third, fourth] = &tenants;
-        assert_eq!(one.change(0, 61), beyond(60, Whose::Tenant));
+        assert_eq!(one.change(0, 61), beyond(60, AnswersOf::Tenant));
         assert_eq!(one.change(0, 60), Ok(()));
-        assert_eq!(other.change(0, 31), beyond(30, Whose::Tenant));
+        assert_eq!(other.change(0, 31), beyond(30, AnswersOf::Tenant));
         assert_eq!(other.change(0, 30), Ok(()));
         assert_eq!(third.change(0, 15), Ok(()), "two that took all they may lock nobody out");
-        assert_eq!(one.change(60, 61), beyond(37, Whose::Tenant), "who took more while it was there takes no more now");
+        assert_eq!(one.change(60, 61), beyond(37, AnswersOf::Tenant), "who took more while it was there takes no more now");
         assert_eq!(one.change(60, 50), Ok(()));
         // Each takes as much as it may for as long as it can: all come to have the same.
         one.change(50, 0).unwrap();

@@ -1,15 +1,14 @@
 //! What can go wrong with a request or a model, and whose fault it is.
 
-use cellwright_bundle::{ArchiveError, BundleError};
+use std::time::Duration;
+
+use cellwright_bundle::BundleError;
 use cellwright_cell_graph::check::{GraphError, ModelError};
 use cellwright_engine::{PolicyNameError, RequestFailure, SubmitError};
 use cellwright_plugin_runtime::{CallError, CompileError, Fault, RuntimeError};
-use cellwright_protocol::RowsFault;
-use cellwright_registry::{ModelName, RegistryError, is_full};
+use cellwright_protocol::{RowsFault, counted};
 
-use crate::samples::SampleReport;
-
-/// Of which kind an error is, for whoever turns errors into statuses: matched once, exhaustively, where that happens.
+/// The kind of an error. Each transport turns it into its own status, and matches it once and exhaustively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The client sent something that cannot be taken.
@@ -28,7 +27,7 @@ pub enum ErrorKind {
     Busy,
     /// The client went away.
     Cancelled,
-    /// The time that the client gave it was over first.
+    /// Its timeout passed first.
     Deadline,
     /// The host cannot do it now.
     Unavailable,
@@ -38,20 +37,6 @@ pub enum ErrorKind {
     Full,
     /// The host failed; its log says more.
     Internal,
-}
-
-impl From<cellwright_registry::ErrorKind> for ErrorKind {
-    fn from(kind: cellwright_registry::ErrorKind) -> Self {
-        use cellwright_registry::ErrorKind as Kind;
-        match kind {
-            Kind::NotFound => Self::NotFound,
-            // It would do if something else were deleted first: what came is none too large.
-            Kind::Conflict | Kind::Quota => Self::Conflict,
-            Kind::Invalid => Self::BadInput,
-            Kind::Full => Self::Full,
-            Kind::Internal => Self::Internal,
-        }
-    }
 }
 
 /// Why a request has no answer.
@@ -91,7 +76,7 @@ pub enum InferError {
         output: String,
     },
     /// The calls of the plugin took too much time together.
-    #[error("plugin `{plugin}` took more than {limit_ms} ms of processor time for one request, all of its calls together")]
+    #[error("plugin `{plugin}` took more than {limit_ms} ms of processor time for one request, in all its calls together")]
     Time {
         /// Which plugin.
         plugin: String,
@@ -99,7 +84,7 @@ pub enum InferError {
         limit_ms: u64,
     },
     /// The plugin asked to be called back too often.
-    #[error("plugin `{plugin}` was called back {limit} times for one request, which is the limit")]
+    #[error("plugin `{plugin}` was called back {} for one request, which is the limit", counted(*.limit, "time"))]
     Resumes {
         /// Which plugin.
         plugin: String,
@@ -119,11 +104,11 @@ pub enum InferError {
     },
     /// The answers that are being made hold as much as they may together.
     #[error(
-        "the graphs and answers of this {whose} that are on their way would take more than {limit} bytes of memory, which is the limit: try again later"
+        "the graphs and answers of this {whose} that are in flight would take more than {limit} bytes of memory, which is the limit: try again later"
     )]
     AnswersTooLarge {
-        /// Whose limit it is.
-        whose: Whose,
+        /// Whose answers share the limit.
+        whose: AnswersOf,
         /// Bytes that they may take together.
         limit: u64,
     },
@@ -135,7 +120,7 @@ pub enum InferError {
     },
     /// The plugin keeps more of a session's input than a request may hold.
     #[error(
-        "plugin `{plugin}` keeps more than {limit} bytes of its session's input: it must let go of what it has seen (keep-tensors-from)"
+        "plugin `{plugin}` keeps more than {limit} bytes of its session's input: it must release tensors that it has seen (keep-tensors-from)"
     )]
     Keeps {
         /// Which plugin.
@@ -144,7 +129,7 @@ pub enum InferError {
         limit: usize,
     },
     /// The plugin waits for input that will never come.
-    #[error("plugin `{plugin}` waits for more input after it was told that none will come")]
+    #[error("plugin `{plugin}` waits for more input after the end of the input")]
     Waits {
         /// Which plugin.
         plugin: String,
@@ -158,47 +143,47 @@ pub enum InferError {
     /// A part of a session came after its end.
     #[error("the session has ended")]
     SessionOver,
-    /// As many calls as allowed are in flight.
-    #[error("{limit} calls of this {whose} are in flight, which is its limit: try again later")]
-    TooMany {
-        /// Whose limit it is.
-        whose: Whose,
-        /// The limit.
-        limit: u32,
-    },
-    /// As many calls as allowed wait for a place among those in flight.
-    #[error("{limit} calls of this {whose} wait to begin, which is its limit: try again later")]
-    TooManyWait {
-        /// Whose limit it is.
-        whose: Whose,
-        /// How many may wait.
-        limit: u32,
-    },
-    /// The calls that wait hold as much as they may.
+    /// Its timeout passed first.
+    #[error("the timeout of {:.1?} passed before the answer was there: {}", .0.timeout, .0.spent())]
+    Late(Lateness),
+    /// Its timeout is shorter than the request takes at least, so nothing of it runs.
     #[error(
-        "the calls of this tenant that wait to begin would hold more than {limit} bytes of inputs, which is the limit: try again later"
+        "the request is too long for its timeout of {timeout:.1?}: it takes at least {alone:.1?} on idle devices; raise the timeout, or send a \
+         shorter request"
     )]
-    TooMuchWaits {
-        /// Bytes that they may hold together.
-        limit: u64,
+    TooLong {
+        /// The timeout.
+        timeout: Duration,
+        /// What it takes at least.
+        alone: Duration,
     },
-    /// A tenant or a model has had its share of the devices.
-    #[error("this {whose} has used its share of device time, {percent} %: try again later")]
-    Share {
-        /// Whose share it is.
-        whose: Whose,
-        /// The share.
-        percent: u32,
+    /// It would be late because others run before it.
+    #[error(
+        "the devices are too busy to answer the request within its timeout of {timeout:.1?}: after {waited:.1?} it waits for others, and it takes \
+         at least {alone:.1?} on idle devices; raise the timeout, or try again later"
+    )]
+    TooBusy {
+        /// The timeout.
+        timeout: Duration,
+        /// How long it has waited.
+        waited: Duration,
+        /// What it takes at least.
+        alone: Duration,
     },
-    /// The time that its client gave it was over first.
-    #[error("the timeout passed before the answer was there")]
-    Late,
-    /// A timeout that cannot be reckoned with.
-    #[error("the timeout is too long")]
-    Timeout,
-    /// The host is about to stop.
-    #[error("the server is shutting down and takes no new requests")]
-    Draining,
+    /// As many calls of the plugin as may wait for a thread.
+    #[error("too many calls of plugin `{plugin}` wait for a thread: try again later")]
+    PluginCalls {
+        /// Which plugin.
+        plugin: String,
+    },
+    /// The caller of a session refused a part of it.
+    #[error("{sentence}")]
+    Refused {
+        /// Of which kind that is.
+        kind: ErrorKind,
+        /// Why.
+        sentence: String,
+    },
     /// The engine gave it up.
     #[error(transparent)]
     Engine(#[from] RequestFailure),
@@ -207,25 +192,46 @@ pub enum InferError {
     Submit(#[from] SubmitError),
 }
 
+/// How a call spent its timeout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// The timeout.
+    pub timeout: Duration,
+    /// Time from its arrival until its first cell ran, or until it was given up.
+    pub waited: Duration,
+    /// Time since then; none: no cell of it ran.
+    pub ran: Option<Duration>,
+}
+
+impl Lateness {
+    fn spent(&self) -> String {
+        match self.ran {
+            Some(ran) => format!("the call waited {:.1?} to begin and ran for {ran:.1?}", self.waited),
+            None => format!("the call waited for {:.1?} and did not begin to run", self.waited),
+        }
+    }
+}
+
 impl InferError {
+    /// How a call ends that has waited so long and will not be done in time, if it takes so long alone.
+    pub(crate) fn given_up(timeout: Duration, waited: Duration, alone: Duration) -> Self {
+        if alone > timeout { Self::TooLong { timeout, alone } } else { Self::TooBusy { timeout, waited, alone } }
+    }
+
     /// How a call ends whose client has left.
     #[must_use]
     pub const fn left() -> Self {
         Self::Engine(RequestFailure::Cancelled)
     }
 
-    /// Whose fault it is.
+    /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid(_) | Self::Rows(_) | Self::SessionOver | Self::Timeout => ErrorKind::BadInput,
-            Self::TooMany { .. }
-            | Self::TooManyWait { .. }
-            | Self::TooMuchWaits { .. }
-            | Self::AnswersTooLarge { .. }
-            | Self::Share { .. } => ErrorKind::Busy,
-            Self::Late => ErrorKind::Deadline,
-            Self::Draining => ErrorKind::Draining,
+            Self::Invalid(_) | Self::Rows(_) | Self::SessionOver => ErrorKind::BadInput,
+            Self::AnswersTooLarge { .. } | Self::PluginCalls { .. } => ErrorKind::Busy,
+            Self::Refused { kind, .. } => *kind,
+            Self::Late(_) | Self::TooLong { .. } | Self::TooBusy { .. } => ErrorKind::Deadline,
             Self::Plugin(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,
             Self::Plugin(CallError::Refused { fault: Fault::Unsupported, .. }) => ErrorKind::Unsupported,
             Self::Plugin(CallError::Busy { .. }) => ErrorKind::Busy,
@@ -248,8 +254,10 @@ impl InferError {
                     ErrorKind::PluginFault
                 }
                 RequestFailure::Overloaded => ErrorKind::Busy,
-                RequestFailure::Late => ErrorKind::Deadline,
-                RequestFailure::WorkerLost | RequestFailure::NoWorker | RequestFailure::Stopped => ErrorKind::Unavailable,
+                RequestFailure::Late { .. } => ErrorKind::Deadline,
+                RequestFailure::WorkerLost | RequestFailure::NoWorker | RequestFailure::Policy { .. } | RequestFailure::Stopped => {
+                    ErrorKind::Unavailable
+                }
             },
         }
     }
@@ -283,6 +291,9 @@ pub enum LoadError {
     /// Its plugin does not describe a model.
     #[error(transparent)]
     Describe(#[from] CallError),
+    /// Its weights cannot be read, or are not those that the description needs.
+    #[error(transparent)]
+    Weights(#[from] BundleError),
     /// The description is not sound, or its weights are not there.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -307,159 +318,33 @@ pub enum LoadError {
     Engine(#[from] cellwright_engine::ModelError),
 }
 
-/// Whose a limit is.
+/// Whose answers share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// A model's.
-    Model,
+pub enum AnswersOf {
     /// A tenant's.
     Tenant,
     /// The host's.
     Host,
 }
 
-impl std::fmt::Display for Whose {
+impl std::fmt::Display for AnswersOf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Model => "model",
             Self::Tenant => "tenant",
             Self::Host => "host",
         })
     }
 }
 
-/// Why a platform did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum PlatformError {
-    /// No host.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// The registry cannot be read.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-}
-
-/// Why nothing answers under a name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LookupError {
-    /// There is no such model.
-    #[error("there is no model `{model}`")]
-    Unknown {
-        /// As the client wrote it.
-        model: String,
-    },
-    /// Another version serves.
-    #[error("version {asked} of model `{model}` does not serve; version {serving} does")]
-    OtherVersion {
-        /// The model.
-        model: String,
-        /// As the client wrote it.
-        asked: String,
-        /// The version that serves.
-        serving: u64,
-    },
-    /// No version of it serves.
-    #[error("model `{model}` does not serve: {reason}")]
-    NotServing {
-        /// The model.
-        model: String,
-        /// Why.
-        reason: String,
-    },
-}
-
-impl LookupError {
-    /// Whose fault it is.
-    #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Unknown { .. } | Self::OtherVersion { .. } => ErrorKind::NotFound,
-            Self::NotServing { .. } => ErrorKind::Unavailable,
-        }
-    }
-}
-
-/// Why a version was not taken, or does not answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ChangeError {
-    /// What came is no bundle's archive.
-    #[error(transparent)]
-    Archive(#[from] ArchiveError),
-    /// Its files are no bundle.
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
-    /// It does not load.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// Its samples do not pass.
-    #[error("{failed} of {of} samples failed; `{sample}`: {fault}")]
-    Samples {
-        /// How many failed.
-        failed: usize,
-        /// Of how many.
-        of: usize,
-        /// The first that did.
-        sample: String,
-        /// Why.
-        fault: String,
-        /// All of them.
-        reports: Vec<SampleReport>,
-    },
-    /// Its samples could not all be run, for no fault of theirs.
-    #[error("a sample could not be run now, which says nothing about the bundle: send it again later (`{sample}`: {fault})")]
-    NotTried {
-        /// The first that could not.
-        sample: String,
-        /// Why.
-        fault: String,
-        /// Of which kind that is.
-        kind: ErrorKind,
-    },
-    /// Nothing was ever activated.
-    #[error("no version of model `{model}` is active; activate one first")]
-    NoActiveVersion {
-        /// The model.
-        model: ModelName,
-    },
-    /// Nobody waited for it any more.
-    #[error("whoever sent this upload did not wait for its end")]
-    Abandoned,
-    /// Others change it all the time.
-    #[error("model `{model}` was deleted again and again meanwhile: try again later")]
-    Contended {
-        /// The model.
-        model: ModelName,
-    },
-    /// The registry refused it or failed.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-}
-
-impl ChangeError {
-    /// Whose fault it is.
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Archive(ArchiveError::TooLarge { .. } | ArchiveError::TooMany { .. }) => ErrorKind::TooLarge,
-            Self::Archive(ArchiveError::Keep(error)) if is_full(error) => ErrorKind::Full,
-            Self::Archive(ArchiveError::Keep(_)) => ErrorKind::Internal,
-            Self::Archive(_) | Self::Bundle(_) | Self::Samples { .. } => ErrorKind::BadInput,
-            Self::Load(error) => error.kind(),
-            Self::NotTried { kind, .. } => *kind,
-            Self::Abandoned => ErrorKind::Cancelled,
-            Self::NoActiveVersion { .. } | Self::Contended { .. } => ErrorKind::Conflict,
-            Self::Registry(error) => error.kind().into(),
-        }
-    }
-}
-
 impl LoadError {
-    /// Whose fault it is.
+    /// The kind of this error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Compile { source: CompileError::OtherCode(_) | CompileError::Start { .. }, .. } => ErrorKind::Unavailable,
-            Self::Compile { .. } | Self::Model(_) | Self::UnknownCell { .. } | Self::Policy { .. } => ErrorKind::BadInput,
+            Self::Compile { .. } | Self::Weights(_) | Self::Model(_) | Self::UnknownCell { .. } | Self::Policy { .. } => {
+                ErrorKind::BadInput
+            }
             // A plugin refuses what its author, who sends it, says in model.toml.
             Self::Describe(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,
             Self::Describe(CallError::Refused { fault: Fault::Unsupported, .. }) => ErrorKind::Unsupported,
@@ -467,6 +352,34 @@ impl LoadError {
             Self::Describe(_) => ErrorKind::PluginFault,
             Self::Engine(cellwright_engine::ModelError::Panicked { .. }) => ErrorKind::Internal,
             Self::Engine(_) => ErrorKind::Unavailable,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_call_is_told_where_its_time_went() {
+        let ms = Duration::from_millis;
+        let given_up = |timeout, waited, alone| InferError::given_up(ms(timeout), ms(waited), ms(alone));
+        let late = |ran| InferError::Late(Lateness { timeout: ms(50), waited: ms(40), ran });
+        for (error, sentence) in [
+            (given_up(50, 1, 120), "the request is too long for its timeout of 50.0ms: it takes at least 120.0ms on idle devices;"),
+            (late(None), "the timeout of 50.0ms passed before the answer was there: the call waited for 40.0ms and did not begin"),
+            (
+                given_up(50, 35, 20),
+                "the devices are too busy to answer the request within its timeout of 50.0ms: after 35.0ms it waits for others, and it takes at \
+                 least 20.0ms on idle devices;",
+            ),
+            (
+                late(Some(ms(10))),
+                "the timeout of 50.0ms passed before the answer was there: the call waited 40.0ms to begin and ran for 10.0ms",
+            ),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Deadline);
+            assert!(error.to_string().starts_with(sentence), "{error}");
         }
     }
 }

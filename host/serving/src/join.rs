@@ -1,5 +1,7 @@
-//! How a response tensor that comes in pieces is put together: once, when all of it is there. Until then its contents are shared, not copied: pieces
-//! may be large, and whoever adds one holds what the engine's thread waits for.
+//! A response tensor that comes in pieces is put together once, when all of it is there.
+//!
+//! Until then its contents are shared, not copied. Pieces may be large, and the engine's thread
+//! waits for the lock of whoever adds one.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -11,7 +11,6 @@ use cellwright_engine::{LoadedCell, LoadedModel};
 use cellwright_plugin_runtime::PluginModel;
 
 use crate::answer_room::AnswerRoom;
-use crate::bounds::Settings;
 use crate::plugin_threads::PluginOf;
 use crate::serving::Owner;
 
@@ -48,6 +47,17 @@ impl Default for RequestLimits {
             graph: GraphLimits::default(),
         }
     }
+}
+
+/// What calls may use together: those of a model, or those of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CallBounds {
+    /// Calls in flight.
+    pub in_flight_max: u32,
+    /// Calls that wait for a place among them.
+    pub queued_max: u32,
+    /// Fraction of the time of all devices; none: no bound.
+    pub device_share: Option<f64>,
 }
 
 /// A cell of a served model, for people.
@@ -87,7 +97,7 @@ pub struct ServedModel {
     /// Its tenant, as the engine knows it.
     tenant: u32,
     pub(crate) limits: RequestLimits,
-    bounds: Settings,
+    bounds: CallBounds,
     /// Counters to which processor time of its plugin is added, in nanoseconds.
     pub(crate) charged: Vec<Arc<AtomicU64>>,
     /// What all answers of its tenant share.
@@ -115,7 +125,7 @@ impl ServedModel {
         plugin: PluginModel,
         model: Arc<Model>,
         (loaded, Owner { number: tenant, charged, .. }): (Arc<LoadedModel>, Owner<'_>),
-        (limits, bounds, answers): (RequestLimits, Settings, Arc<AnswerRoom>),
+        (limits, bounds, answers): (RequestLimits, CallBounds, Arc<AnswerRoom>),
     ) -> Self {
         let rows = model.description.rows_are_requests;
         let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
@@ -148,7 +158,8 @@ impl ServedModel {
     }
 
     /// What its calls may use together.
-    pub(crate) const fn bounds(&self) -> Settings {
+    #[must_use]
+    pub const fn bounds(&self) -> CallBounds {
         self.bounds
     }
 
@@ -175,7 +186,7 @@ impl ServedModel {
         &self.loaded
     }
 
-    /// Whose turn it is when its plugin is called back.
+    /// Whose turn it is when its plugin is called.
     pub(crate) fn plugin_of(&self) -> PluginOf {
         PluginOf { tenant: self.tenant, model: self.loaded.id.0 }
     }

@@ -2,7 +2,7 @@
 
 mod column;
 mod graphs;
-mod line;
+mod ordered;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use crate::answer_room::{AnswerRoom, NoRoom};
 use crate::join::{Piece, adds_nothing, joined};
 use column::Column;
 use graphs::Graphs;
-use line::{Given, Line, keys};
+use ordered::{Given, OrderedOutput, keys};
 use sending::Sending;
 use watching::Watching;
 
@@ -59,7 +59,7 @@ pub(crate) struct Outputs {
     chains: BTreeMap<u32, ChainEnd>,
     columns: BTreeMap<Key, Column>,
     /// What the response is made of, by the description's position.
-    lines: Vec<Line>,
+    lines: Vec<OrderedOutput>,
     /// Where the client takes parts as they come; otherwise they are put together.
     sending: Option<Sending>,
     watching: Option<Watching>,
@@ -102,7 +102,7 @@ impl Outputs {
             model,
             chains: BTreeMap::new(),
             columns: BTreeMap::new(),
-            lines: specs.iter().map(|_| Line::default()).collect(),
+            lines: specs.iter().map(|_| OrderedOutput::default()).collect(),
             sending: streaming.then(Sending::default),
             watching: None,
             work: 0,
@@ -236,6 +236,14 @@ impl Outputs {
         })
     }
 
+    /// Whether everything has arrived that the graph so far delivers.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.columns.iter().all(|(key, column)| match self.executed(key.0) {
+            Some(executed) if column.last_only => executed <= column.last_step.map_or(0, |step| step + 1),
+            _ => false,
+        } || self.arrived(key).is_none_or(|(_, all)| all))
+    }
+
     pub(crate) fn value(&mut self, value: Value<'_>) {
         let key = (value.chain, value.stage, value.output);
         let Some(column) = self.columns.get_mut(&key) else { return };
@@ -306,7 +314,7 @@ impl Outputs {
             key.0 < first_chain && (is_last() || outputs.arrived(key).is_none_or(|(_, all)| all))
         });
         let watched = self.watching.iter().flat_map(|watching| &watching.keys);
-        let named = self.lines.iter().flat_map(Line::keys).chain(watched).map(|key| key.0);
+        let named = self.lines.iter().flat_map(OrderedOutput::keys).chain(watched).map(|key| key.0);
         let named = ascending(named.chain(keep.iter().copied()).filter(|chain| *chain < first_chain).collect());
         let wanted = |chain: u32| chain >= first_chain || named.binary_search(&chain).is_ok();
         self.columns.retain(|key, _| wanted(key.0));

@@ -1,7 +1,9 @@
-//! Threads on which plugins are called back, so that neither the engine's thread nor a client's waits for a guest.
+//! Threads on which plugins are called back, so that neither the engine's thread nor a client's
+//! thread waits for a guest.
 //!
-//! Calls wait in one line for each model. Tenants take turns, and in a tenant's turn its models: whose calls are long or many delays its own. There are
-//! more threads than calls of one tenant may run at once, and it may have more than one model, so that nobody ever holds them all.
+//! Each model has a queue of calls. Tenants take turns, and so do the models of a tenant. Long or
+//! many calls thus delay their own tenant. There are more threads than one tenant may use at once,
+//! and more than one model may use, so nobody ever holds them all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,16 +20,16 @@ pub(crate) struct PluginOf {
 /// One call to make.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// The lines and the threads that empty them.
+/// The queues of calls, and the threads that empty them.
 #[derive(Debug)]
 pub(crate) struct PluginThreads {
-    lines: Arc<Lines>,
+    queues: Arc<CallQueues>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The way into the lines. It does not hold the threads, so that whoever has one may drop it anywhere, on one of those threads too.
+/// The way into the queues. It does not hold the threads, so it may be dropped anywhere, on one of them too.
 #[derive(Clone, Debug)]
-pub(crate) struct PluginCalls(Weak<Lines>);
+pub(crate) struct PluginCalls(Weak<CallQueues>);
 
 /// Why a call was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,16 +41,16 @@ pub(crate) enum NotTaken {
 }
 
 #[derive(Debug)]
-struct Lines {
-    state: Mutex<State>,
+struct CallQueues {
+    state: Mutex<QueuedCalls>,
     /// There is a call to make, or the end has come.
     changed: Condvar,
     /// Calls of one model that may wait.
     waiting_max: usize,
 }
 
-struct State {
-    tenants: BTreeMap<u32, Tenant>,
+struct QueuedCalls {
+    tenants: BTreeMap<u32, TenantCalls>,
     /// Tenants one of whose models has a turn, and that may have one more call running, in the order of their turns; each once.
     turns: VecDeque<u32>,
     /// Calls of one model that may run at once; of one tenant, one more.
@@ -56,10 +58,10 @@ struct State {
     over: bool,
 }
 
-/// The lines of one tenant's models.
+/// The queues of one tenant's models.
 #[derive(Default)]
-struct Tenant {
-    lines: BTreeMap<u32, Line>,
+struct TenantCalls {
+    models: BTreeMap<u32, ModelCalls>,
     /// Models that have a call waiting and may have one more running, in the order of their turns; each once.
     turns: VecDeque<u32>,
     running: usize,
@@ -69,21 +71,21 @@ struct Tenant {
 
 /// The calls of one model.
 #[derive(Default)]
-struct Line {
+struct ModelCalls {
     waiting: VecDeque<Job>,
     running: usize,
     /// It stands in its tenant's `turns`.
     has_turn: bool,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for QueuedCalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("tenants", &self.tenants.len()).field("turns", &self.turns).finish_non_exhaustive()
+        f.debug_struct("QueuedCalls").field("tenants", &self.tenants.len()).field("turns", &self.turns).finish_non_exhaustive()
     }
 }
 
-impl Lines {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl CallQueues {
+    fn lock(&self) -> MutexGuard<'_, QueuedCalls> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,7 +93,7 @@ impl Lines {
         while let Some((whose, job)) = self.next() {
             // What a call broke is the call's; the thread goes on to the next.
             if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                tracing::error!("a call of a plugin panicked in the host");
+                tracing::error!("the host panicked during a call of a plugin");
             }
             // It lets one more call run at most, which this thread is about to look for.
             self.lock().done(whose);
@@ -113,7 +115,7 @@ impl Lines {
     }
 }
 
-impl State {
+impl QueuedCalls {
     const fn new(running_max: usize) -> Self {
         Self { tenants: BTreeMap::new(), turns: VecDeque::new(), running_max, over: false }
     }
@@ -142,34 +144,34 @@ impl State {
     fn done(&mut self, whose: PluginOf) {
         let Some(tenant) = self.tenants.get_mut(&whose.tenant) else { return };
         tenant.running -= 1;
-        if let Some(line) = tenant.lines.get_mut(&whose.model) {
-            line.running -= 1;
-            if line.running == 0 && line.waiting.is_empty() {
-                tenant.lines.remove(&whose.model);
+        if let Some(calls) = tenant.models.get_mut(&whose.model) {
+            calls.running -= 1;
+            if calls.running == 0 && calls.waiting.is_empty() {
+                tenant.models.remove(&whose.model);
             }
         }
-        if tenant.lines.is_empty() {
+        if tenant.models.is_empty() {
             self.tenants.remove(&whose.tenant);
         }
         self.queue(whose);
     }
 }
 
-impl Tenant {
+impl TenantCalls {
     fn queue(&mut self, model: u32, running_max: usize) {
-        let Some(line) = self.lines.get_mut(&model) else { return };
-        if !line.has_turn && !line.waiting.is_empty() && line.running < running_max {
-            line.has_turn = true;
+        let Some(calls) = self.models.get_mut(&model) else { return };
+        if !calls.has_turn && !calls.waiting.is_empty() && calls.running < running_max {
+            calls.has_turn = true;
             self.turns.push_back(model);
         }
     }
 
     fn take(&mut self) -> Option<(u32, Job)> {
         let model = self.turns.pop_front()?;
-        let line = self.lines.get_mut(&model)?;
-        line.has_turn = false;
-        let job = line.waiting.pop_front()?;
-        line.running += 1;
+        let calls = self.models.get_mut(&model)?;
+        calls.has_turn = false;
+        let job = calls.waiting.pop_front()?;
+        calls.running += 1;
         self.running += 1;
         Some((model, job))
     }
@@ -179,37 +181,37 @@ impl PluginThreads {
     /// `running_max`: calls of one model that may run at once; `waiting_max`: that may wait.
     pub(crate) fn start(running_max: usize, waiting_max: usize) -> std::io::Result<Self> {
         let running_max = running_max.max(1);
-        let state = Mutex::new(State::new(running_max));
-        let lines = Arc::new(Lines { state, changed: Condvar::new(), waiting_max });
-        let mut started = Self { lines: lines.clone(), threads: Vec::new() };
+        let state = Mutex::new(QueuedCalls::new(running_max));
+        let queues = Arc::new(CallQueues { state, changed: Condvar::new(), waiting_max });
+        let mut started = Self { queues: queues.clone(), threads: Vec::new() };
         for number in 0..running_max + 2 {
-            let lines = lines.clone();
-            started.threads.push(std::thread::Builder::new().name(format!("plugin-{number}")).spawn(move || lines.work())?);
+            let queues = queues.clone();
+            started.threads.push(std::thread::Builder::new().name(format!("plugin-{number}")).spawn(move || queues.work())?);
         }
         Ok(started)
     }
 
     pub(crate) fn calls(&self) -> PluginCalls {
-        PluginCalls(Arc::downgrade(&self.lines))
+        PluginCalls(Arc::downgrade(&self.queues))
     }
 }
 
 impl PluginCalls {
     /// Never waits.
     pub(crate) fn call(&self, whose: PluginOf, job: Job) -> Result<(), NotTaken> {
-        let lines = self.0.upgrade().ok_or(NotTaken::Gone)?;
-        let mut state = lines.lock();
+        let queues = self.0.upgrade().ok_or(NotTaken::Gone)?;
+        let mut state = queues.lock();
         if state.over {
             return Err(NotTaken::Gone);
         }
-        let line = state.tenants.entry(whose.tenant).or_default().lines.entry(whose.model).or_default();
-        if line.waiting.len() >= lines.waiting_max {
+        let calls = state.tenants.entry(whose.tenant).or_default().models.entry(whose.model).or_default();
+        if calls.waiting.len() >= queues.waiting_max {
             return Err(NotTaken::Full);
         }
-        line.waiting.push_back(job);
+        calls.waiting.push_back(job);
         state.queue(whose);
         drop(state);
-        lines.changed.notify_one();
+        queues.changed.notify_one();
         Ok(())
     }
 }
@@ -217,11 +219,11 @@ impl PluginCalls {
 impl Drop for PluginThreads {
     fn drop(&mut self) {
         let waiting = {
-            let mut state = self.lines.lock();
+            let mut state = self.queues.lock();
             state.over = true;
             std::mem::take(&mut state.tenants)
         };
-        self.lines.changed.notify_all();
+        self.queues.changed.notify_all();
         // Calls that nobody makes any more may hold the last of what they were for.
         drop(waiting);
         for thread in self.threads.drain(..) {
@@ -314,10 +316,10 @@ mod tests {
     }
 
     fn taken(calls: &[(PluginOf, usize)]) -> Vec<u32> {
-        let mut state = State::new(9);
+        let mut state = QueuedCalls::new(9);
         for (whose, count) in calls {
-            let line = state.tenants.entry(whose.tenant).or_default().lines.entry(whose.model).or_default();
-            line.waiting.extend((0..*count).map(|_| -> Job { Box::new(|| {}) }));
+            let calls = state.tenants.entry(whose.tenant).or_default().models.entry(whose.model).or_default();
+            calls.waiting.extend((0..*count).map(|_| -> Job { Box::new(|| {}) }));
             state.queue(*whose);
         }
         let order = std::iter::from_fn(|| state.take()).collect::<Vec<_>>();

@@ -10,7 +10,8 @@ mod replay;
 mod sink;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
 
 use cellwright_cell_graph::graph::{Growth, Reaction};
 use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
@@ -18,6 +19,7 @@ use cellwright_engine::{Canceller, Handle, RequestFailure, RequestTensors, Sink,
 use cellwright_plugin_runtime::{Event, one_line};
 use cellwright_protocol::{InferRequest, InferResponse};
 
+use crate::answer::Delivery;
 use crate::answer_room::{AnswerRoom, AnswerShare};
 use crate::ending;
 use crate::error::InferError;
@@ -26,12 +28,11 @@ use crate::model::ServedModel;
 use crate::outputs::{Outputs, Taking};
 use crate::plugin_threads::{NotTaken, PluginCalls};
 use crate::plugin_time::PluginTime;
-use crate::reply::{Client, Delivery};
+use crate::recipient::Recipient;
 use crate::serving::Inner;
-use crate::waiting::Ticket;
 use front::{Front, Occasion};
 use growing::{Unfolded, grown, too_large, unfold};
-use plugin_side::{PluginSide, drop_tensors, view};
+use plugin_side::{PluginSide, view};
 use replay::{Lost, Origin};
 use sink::RequestSink;
 
@@ -47,8 +48,6 @@ pub(crate) struct Active {
     /// What it can begin again with; a session cannot.
     origin: Option<Origin>,
     front: Mutex<Front>,
-    /// Fewer chunks wait, or the session is over.
-    room: Condvar,
     plugin: Mutex<PluginSide>,
 }
 
@@ -61,32 +60,6 @@ struct Named {
     cancelled: bool,
     /// Who waits for it between the loss of its device and its beginning again, when the engine has no name for it: whoever takes this tells them.
     lost: Option<Lost>,
-}
-
-/// Requests that are in flight for one call, or its place in line while it waits. It does not keep them.
-#[derive(Clone, Debug, Default)]
-pub struct Running {
-    requests: Vec<Weak<Active>>,
-    /// Of a call that had to wait.
-    ticket: Option<Arc<Ticket>>,
-}
-
-impl Running {
-    pub(crate) fn add(&mut self, active: &Arc<Active>) {
-        self.requests.push(Arc::downgrade(active));
-    }
-
-    pub(crate) const fn of_waiting(ticket: Arc<Ticket>) -> Self {
-        Self { requests: Vec::new(), ticket: Some(ticket) }
-    }
-
-    /// Nobody wants the answer any more: its client hears that the request was cancelled, unless it has ended. Never waits.
-    pub fn cancel(&self) {
-        self.requests.iter().filter_map(Weak::upgrade).for_each(|active| active.cancel());
-        if let Some(ticket) = &self.ticket {
-            ticket.cancel();
-        }
-    }
 }
 
 /// What a request begins with.
@@ -137,8 +110,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Active {
-    /// Unfolds a request on the calling thread and submits it.
-    pub(crate) fn begin(serving: &Arc<Inner>, begin: Begin, client: Box<dyn Client>) -> Result<Arc<Self>, InferError> {
+    /// Unfolds a request on the calling thread and submits it. None: it was refused, and its recipient has heard why.
+    pub(crate) fn begin(serving: &Arc<Inner>, begin: Begin, recipient: Recipient) -> Option<Arc<Self>> {
+        let (answer, urgency, session) = (recipient.answer(), begin.urgency, begin.session);
         let model = begin.model;
         let tensors = RequestTensors { first: 0, tensors: begin.tensors };
         let view = view(&tensors, begin.parameters);
@@ -146,12 +120,19 @@ impl Active {
         let spending = time.spend(&model);
         let streaming = begin.delivery == Delivery::Parts;
         let taking = Taking { model: model.model.clone(), specs: model.outputs.clone(), streaming, room: begin.room };
-        let Unfolded { unfolding, growth, outputs } = unfold(&model, &view, &tensors, taking)?;
-        let front = Front::new(outputs, client, &growth, begin.session);
+        let unfolded = unfold(&model, &view, &tensors, taking);
         drop(spending);
-        time.check(&model)?;
-        let origin = (!begin.session).then(|| Origin { view: view.clone(), urgency: begin.urgency });
-        let plugin = PluginSide { unfolding, tensors: tensors.clone(), view, watch: growth.next.clone(), resumes: 0, time };
+        let Unfolded { unfolding, growth, outputs } = match unfolded.and_then(|unfolded| time.check(&model).map(|()| unfolded)) {
+            Ok(unfolded) => unfolded,
+            Err(error) => {
+                recipient.end(Err(error));
+                return None;
+            }
+        };
+        let front = Front::new(outputs, recipient, &growth, session);
+        let origin = (!session).then(|| Origin { view: view.clone(), urgency });
+        let mut plugin = PluginSide { unfolding, tensors: tensors.clone(), view, watch: None, resumes: 0, time };
+        plugin.follow(&growth);
         let active = Arc::new(Self {
             serving: Arc::downgrade(serving),
             canceller: serving.engine.canceller(),
@@ -161,12 +142,19 @@ impl Active {
             named: Mutex::default(),
             origin,
             front: Mutex::new(front),
-            room: Condvar::new(),
             plugin: Mutex::new(plugin),
         });
-        active.submit(serving, begin.urgency, growth, tensors)?;
+        // A cancellation finds the request from here on, or has come already.
+        answer?.add_request(&active);
+        if let Err(refused) = active.submit(serving, urgency, growth, tensors) {
+            let ended = lock(&active.front).end();
+            if let Some((_, recipient)) = ended {
+                recipient.end(Err(refused.into()));
+            }
+            return None;
+        }
         active.go_on(lock(&active.front));
-        Ok(active)
+        Some(active)
     }
 
     /// Hands its first growth to the engine.
@@ -188,22 +176,50 @@ impl Active {
         serving.engine.submit_urgent(urgency, self.model.loaded(), growth, tensors, sink).map(drop)
     }
 
-    /// More input of a session. If as many chunks as allowed wait, it waits too.
-    pub(crate) fn push(self: &Arc<Self>, tensors: Vec<Arc<Tensor>>) -> Result<(), InferError> {
-        let limit = self.model.limits.chunks_waiting_max;
+    /// More input of a session, once fewer chunks wait than may.
+    pub(crate) fn poll_push(self: &Arc<Self>, tensors: &mut Vec<Arc<Tensor>>, context: &Context<'_>) -> Poll<Result<(), InferError>> {
         let mut front = lock(&self.front);
-        loop {
-            if front.client.is_none() || front.closed || front.input_over {
-                return Err(InferError::SessionOver);
-            }
-            if front.chunks.len() < limit {
-                break;
-            }
-            front = self.room.wait(front).unwrap_or_else(PoisonError::into_inner);
+        if front.recipient.is_none() || front.closed || front.input_over {
+            return Poll::Ready(Err(InferError::SessionOver));
         }
-        front.chunks.push_back(tensors);
+        if front.chunks.len() >= self.model.limits.chunks_waiting_max {
+            front.feeder = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        front.chunks.push_back(std::mem::take(tensors));
         self.go_on(front);
-        Ok(())
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether all input of a session has been computed, as far as its answers and its plugin show.
+    pub(crate) fn poll_idle(&self, context: &Context<'_>) -> Poll<()> {
+        let mut front = lock(&self.front);
+        if front.is_idle() {
+            return Poll::Ready(());
+        }
+        front.feeder = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Whether a session has ended.
+    pub(crate) fn poll_over(&self, context: &Context<'_>) -> Poll<()> {
+        let mut front = lock(&self.front);
+        if front.recipient.is_none() {
+            return Poll::Ready(());
+        }
+        front.feeder = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Whether the request has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        let front = lock(&self.front);
+        front.recipient.is_none() && !front.lost
+    }
+
+    /// Bytes of a session's input that its plugin keeps.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        lock(&self.plugin).tensors.tensors.iter().map(|tensor| tensor.data.len() as u64).sum()
     }
 
     /// No more input will come.
@@ -237,9 +253,9 @@ impl Active {
     /// was lost.
     fn go_on(self: &Arc<Self>, mut front: MutexGuard<'_, Front>) {
         let lost = front.lost;
-        let has_more = || front.client.is_some() && (front.outputs.has_parts() || front.has_occasion());
+        let has_more = || front.recipient.is_some() && (front.outputs.has_parts() || front.has_occasion());
         if front.calling || !lost && !has_more() {
-            return;
+            return front.wake_feeder();
         }
         front.calling = true;
         drop(front);
@@ -247,7 +263,7 @@ impl Active {
         match self.plugin_calls.call(self.model.plugin_of(), Box::new(move || active.resume())) {
             Ok(()) => {}
             Err(NotTaken::Full) if lost => self.fail(InferError::Engine(RequestFailure::WorkerLost)),
-            Err(NotTaken::Full) => self.fail(InferError::Submit(SubmitError::Full)),
+            Err(NotTaken::Full) => self.fail(InferError::PluginCalls { plugin: self.model.plugin_name().to_owned() }),
             Err(NotTaken::Gone) => self.fail(InferError::Engine(RequestFailure::Stopped)),
         }
     }
@@ -261,12 +277,11 @@ impl Active {
         while lock(&self.front).send_parts() {}
         let occasion = {
             let mut front = lock(&self.front);
-            let occasion = if front.client.is_none() { None } else { front.occasion() };
+            let occasion = if front.recipient.is_none() { None } else { front.occasion() };
             front.calling = occasion.is_some();
             occasion
         };
         let Some(occasion) = occasion else { return self.go_on(lock(&self.front)) };
-        self.room.notify_all();
         match catch_unwind(AssertUnwindSafe(|| self.react(occasion))) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return self.fail(error),
@@ -309,7 +324,6 @@ impl Active {
                 if front.outputs.watch_is_over() && !front.closed {
                     front.closed = true;
                     drop(front);
-                    self.room.notify_all();
                     serving.engine.close(handle);
                 }
             }
@@ -320,13 +334,9 @@ impl Active {
     /// Takes in what the plugin wants to go on with.
     fn grow(&self, plugin: &mut PluginSide, growth: Growth) -> Result<Arc<UnfoldedGrowth>, InferError> {
         let growth = grown(&self.model, &mut plugin.unfolding, growth, &plugin.tensors)?;
-        if drop_tensors(&mut plugin.tensors, growth.next.as_ref()) {
-            plugin.view = view(&plugin.tensors, plugin.view.parameters.clone());
-        }
-        plugin.watch.clone_from(&growth.next);
+        plugin.follow(&growth);
         let mut front = lock(&self.front);
         front.closed = growth.next.is_none();
-        self.room.notify_all();
         front.outputs.hold(&growth).and_then(|()| front.outputs.grow(&growth)).map_err(|no_room| too_large(&self.model, no_room))?;
         if front.told_over && front.outputs.waits_for_input() {
             return Err(InferError::Waits { plugin: self.model.plugin_name().to_owned() });
@@ -342,7 +352,7 @@ impl Active {
         let specs = &self.model.outputs;
         for tensor in &tensors {
             match specs.iter().find(|spec| spec.name == tensor.name) {
-                None => return emitted(format!("`{}`, which is no output of its model", tensor.name)),
+                None => return emitted(format!("`{}`, which is not an output of its model", tensor.name)),
                 Some(spec) if spec.datatype != tensor.datatype || !fits(&spec.shape, &tensor.shape) || !tensor.is_consistent() => {
                     return emitted(format!(
                         "`{}` as {} {:?}, which its description does not allow",
@@ -362,38 +372,37 @@ impl Active {
     }
 
     /// Puts the answer together.
-    fn end(&self, mut outputs: Outputs, client: Box<dyn Client>) {
+    fn end(&self, mut outputs: Outputs, recipient: Recipient) {
         let (model, id, work) = (self.model.clone(), self.id.clone(), outputs.work());
         let share = AnswerShare::new(outputs.room().clone());
-        let answer = move |client: &mut dyn Client| {
-            client.holds(share);
+        let answer = move |recipient: &mut Recipient| {
+            recipient.hold(share);
             let mut parts = Vec::new();
             while outputs.has_parts() {
                 outputs.parts(&mut parts);
-                parts.drain(..).for_each(|part| client.part(part));
+                parts.drain(..).for_each(|part| recipient.part(part));
             }
             let outputs = outputs.answer().map_err(|output| InferError::Unanswered { plugin: model.plugin_name().to_owned(), output })?;
             Ok(InferResponse { model_name: model.name().to_owned(), model_version: None, id, parameters: Vec::new(), outputs })
         };
-        ending::end((&self.plugin_calls, self.model.plugin_of()), work, client, answer);
+        ending::end((&self.plugin_calls, self.model.plugin_of(), self.model.plugin_name()), work, recipient, answer);
     }
 
     /// Ends the request with an error, and whatever of it is on the device.
-    fn fail(&self, error: InferError) {
+    pub(crate) fn fail(&self, error: InferError) {
         let (ended, replayed) = {
             let mut front = lock(&self.front);
             (front.end(), front.replayed)
         };
-        self.room.notify_all();
         let lost = self.give_up();
-        if let Some((outputs, mut client)) = ended {
+        if let Some((outputs, mut recipient)) = ended {
             drop(outputs);
             if let Some(first) = replayed {
                 // Of the second run the engine tells nobody any more.
-                client.ran(&first);
-                client.replayed();
+                recipient.ran(&first);
+                recipient.replayed();
             }
-            client.end(Err(error));
+            recipient.end(Err(error));
         } else if let Some(lost) = lost {
             drop(self.let_go());
             lost.end(error);

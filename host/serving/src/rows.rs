@@ -1,158 +1,155 @@
 //! A call whose rows are requests: each row runs by itself, and the call's answer is all of theirs.
+//!
+//! The plugin's time is bounded for the call, not for each row. No further row is begun for a
+//! client that has left or whose deadline has passed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cellwright_cell_graph::Tensor;
-use cellwright_engine::{RequestTimes, Urgency};
+use cellwright_engine::{RequestFailure, Urgency};
 use cellwright_protocol::{InferRequest, InferResponse, join_rows, split_rows};
 
+use crate::answer::AnswerWriter;
 use crate::answer_room::AnswerShare;
 use crate::ending;
 use crate::error::InferError;
 use crate::model::ServedModel;
-use crate::plugin_threads::{PluginCalls, PluginOf};
+use crate::plugin_threads::PluginCalls;
 use crate::plugin_time::PluginTime;
-use crate::reply::Client;
-use crate::request::{Active, Begin, Running};
+use crate::recipient::Recipient;
+use crate::request::{Active, Begin};
 use crate::serving::Inner;
 
-/// What putting one output of a row to the others costs, as if it were so many bytes more.
+/// Joining one output of a row with the others costs as much as copying so many bytes more.
 const ROW_WORK: usize = 64;
 
-/// How often whoever begins rows is told that it takes long.
+/// How often the thread that begins rows reports that it takes long.
 const LONG: Duration = Duration::from_millis(4);
 
 /// The rows of one call.
-struct Joint {
-    /// Gone once the call has ended, one way or the other.
-    client: Option<Box<dyn Client>>,
+struct JoinedRows {
+    /// Gone once the call has ended.
+    writer: Option<Box<AnswerWriter>>,
     id: Option<String>,
     /// Answers so far, by row.
     responses: Vec<Option<InferResponse>>,
     missing: usize,
-    running: Running,
     /// What all of them hold.
     share: Option<AnswerShare>,
     /// Where a large answer is put together.
-    plugin_calls: (PluginCalls, PluginOf),
+    plugin_calls: PluginCalls,
+    model: Arc<ServedModel>,
 }
 
-fn lock(joint: &Mutex<Joint>) -> MutexGuard<'_, Joint> {
-    joint.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(rows: &Mutex<JoinedRows>) -> MutexGuard<'_, JoinedRows> {
+    rows.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Begins every row of a call, or none: when one is refused, or the client gives the call up meanwhile, those before are cancelled and `client` hears
-/// nothing.
+/// Begins every row of a call. If one is refused, or the client leaves meanwhile, the call ends
+/// with that error and its other rows are cancelled.
 pub(crate) fn begin(
     serving: &Arc<Inner>,
     model: &Arc<ServedModel>,
     (request, urgency): (InferRequest, Urgency),
-    client: Box<dyn Client>,
-) -> Result<Running, InferError> {
-    let rows = split_rows(&request, model.limits.rows_max)?;
+    writer: Box<AnswerWriter>,
+) -> bool {
+    let rows = match split_rows(&request, model.limits.rows_max) {
+        Ok(rows) => rows,
+        Err(fault) => {
+            writer.end(Err(fault.into()));
+            return false;
+        }
+    };
     let responses = rows.iter().map(|_| None).collect();
-    let plugin_calls = (serving.plugin_threads.calls(), model.plugin_of());
-    let (missing, running) = (rows.len(), Running::default());
-    let joint = Joint { client: Some(client), id: request.id, responses, missing, running, share: None, plugin_calls };
-    let joint = Arc::new(Mutex::new(joint));
-    let room = model.answer_room();
-    let time = Arc::new(PluginTime::default());
+    let plugin_calls = serving.plugin_threads.calls();
+    let missing = rows.len();
+    let joined = JoinedRows { writer: Some(writer), id: request.id, responses, missing, share: None, plugin_calls, model: model.clone() };
+    let joined = Arc::new(Mutex::new(joined));
+    let (room, time) = (model.answer_room(), Arc::new(PluginTime::default()));
     let mut told = Instant::now();
-    for (row, request) in rows.into_iter().enumerate() {
+    for (number, request) in rows.into_iter().enumerate() {
         // Each row's call may be a short one.
         if told.elapsed() >= LONG {
             (serving.on_long_call)();
             told = Instant::now();
         }
-        let given_up = lock(&joint).client.as_ref().and_then(|client| client.given_up());
-        let begun = match given_up {
-            Some(error) => Err(error),
-            None => {
-                let client = Box::new(RowClient { joint: joint.clone(), row });
-                let begin = Begin::row(model, request, (&room, &time));
-                begin.and_then(|begin| Active::begin(serving, begin.urgent(urgency), client))
+        let row = Row { rows: joined.clone(), number, ended: false };
+        // A row that failed has ended the call, which was taken all the same.
+        let Some(given_up) = row.with_writer(|writer| writer.given_up()) else { return true };
+        let begun = match (given_up, Begin::row(model, request, (&room, &time))) {
+            (Some(error), _) | (None, Err(error)) => {
+                row.end(Err(error));
+                false
             }
+            (None, Ok(begin)) => Active::begin(serving, begin.urgent(urgency), Recipient::Row(row)).is_some(),
         };
-        let mut state = lock(&joint);
-        match begun {
-            Ok(active) => state.running.add(&active),
-            Err(error) => {
-                // If a row before it has failed already, the client knows.
-                let unheard = state.client.take();
-                let running = state.running.clone();
-                drop(state);
-                running.cancel();
-                return if unheard.is_some() { Err(error) } else { Ok(running) };
-            }
-        }
-        if state.client.is_none() {
-            // A row has failed: the others need not begin, and this one need not go on.
-            let running = state.running.clone();
-            drop(state);
-            running.cancel();
-            return Ok(running);
+        if !begun {
+            return false;
         }
     }
-    let running = lock(&joint).running.clone();
-    Ok(running)
+    true
 }
 
-/// Receives one row's answer.
-struct RowClient {
-    joint: Arc<Mutex<Joint>>,
-    row: usize,
+/// One row of a call.
+pub(crate) struct Row {
+    rows: Arc<Mutex<JoinedRows>>,
+    number: usize,
+    ended: bool,
 }
 
-impl Client for RowClient {
-    fn part(&mut self, _part: Tensor) {}
-
-    fn ran(&mut self, times: &RequestTimes) {
-        if let Some(client) = lock(&self.joint).client.as_mut() {
-            client.ran(times);
-        }
+impl Row {
+    /// Does something with the writer of the call's answer, unless the call has ended.
+    pub(crate) fn with_writer<T>(&self, work: impl FnOnce(&mut AnswerWriter) -> T) -> Option<T> {
+        lock(&self.rows).writer.as_deref_mut().map(work)
     }
 
-    fn replayed(&mut self) {
-        if let Some(client) = lock(&self.joint).client.as_mut() {
-            client.replayed();
-        }
+    pub(crate) fn hold(&self, share: AnswerShare) {
+        lock(&self.rows).share = Some(share);
     }
 
-    fn holds(&mut self, share: AnswerShare) {
-        lock(&self.joint).share = Some(share);
+    pub(crate) fn end(mut self, result: Result<InferResponse, InferError>) {
+        self.finish(result);
     }
 
-    fn end(self: Box<Self>, result: Result<InferResponse, InferError>) {
-        let mut joint = lock(&self.joint);
-        match result {
+    fn finish(&mut self, result: Result<InferResponse, InferError>) {
+        self.ended = true;
+        let mut rows = lock(&self.rows);
+        let response = match result {
             Err(error) => {
-                let (client, running) = (joint.client.take(), joint.running.clone());
-                drop(joint);
-                if let Some(client) = client {
-                    running.cancel();
-                    client.end(Err(error));
+                let writer = rows.writer.take();
+                drop(rows);
+                if let Some(writer) = writer {
+                    writer.cancel_requests();
+                    writer.end(Err(error));
                 }
+                return;
             }
-            Ok(response) => {
-                joint.responses[self.row] = Some(response);
-                joint.missing -= 1;
-                if joint.missing > 0 {
-                    return;
-                }
-                let (client, id, (calls, whose)) = (joint.client.take(), joint.id.take(), joint.plugin_calls.clone());
-                let rows: Vec<InferResponse> = joint.responses.drain(..).flatten().collect();
-                let share = joint.share.take();
-                drop(joint);
-                if let Some(client) = client {
-                    let work = rows.iter().flat_map(|row| &row.outputs).map(|output| output.data.len() + ROW_WORK).sum();
-                    let join = |client: &mut dyn Client| {
-                        share.into_iter().for_each(|share| client.holds(share));
-                        Ok(InferResponse { id, ..join_rows(rows)? })
-                    };
-                    ending::end((&calls, whose), work, client, join);
-                }
-            }
+            Ok(response) => response,
+        };
+        rows.responses[self.number] = Some(response);
+        rows.missing -= 1;
+        if rows.missing > 0 {
+            return;
+        }
+        let (writer, id, calls, model) = (rows.writer.take(), rows.id.take(), rows.plugin_calls.clone(), rows.model.clone());
+        let responses: Vec<InferResponse> = rows.responses.drain(..).flatten().collect();
+        let share = rows.share.take();
+        drop(rows);
+        if let Some(writer) = writer {
+            let work = responses.iter().flat_map(|row| &row.outputs).map(|output| output.data.len() + ROW_WORK).sum();
+            let join = |recipient: &mut Recipient| {
+                share.into_iter().for_each(|share| recipient.hold(share));
+                Ok(InferResponse { id, ..join_rows(responses)? })
+            };
+            ending::end((&calls, model.plugin_of(), model.plugin_name()), work, Recipient::Call(writer), join);
+        }
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.finish(Err(InferError::Engine(RequestFailure::Stopped)));
         }
     }
 }

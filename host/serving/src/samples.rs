@@ -14,9 +14,9 @@ use cellwright_plugin_runtime::RequestView;
 use cellwright_protocol::{InferRequest, InferResponse, RowsFault, split_rows};
 
 use crate::abandoned::Abandoned;
-use crate::error::{ChangeError, ErrorKind, InferError};
+use crate::answer::{Answer, Delivery};
+use crate::error::{ErrorKind, InferError, Lateness};
 use crate::model::ServedModel;
-use crate::reply::{Delivery, Reply};
 use crate::serving::Serving;
 
 pub use precisions::{PrecisionFigures, PrecisionReport, precisions};
@@ -33,27 +33,42 @@ const AGAIN_AFTER: Duration = Duration::from_millis(20);
 const NAME_CHARACTERS_MAX: usize = 128;
 
 /// What became of a sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SampleReport {
     /// Its id, cut short if it is long, or its position.
     pub name: String,
-    /// Whether the bundle says what its answer must be.
+    /// Whether its answer was compared with one that the bundle has for it.
     pub compared: bool,
     /// What is wrong with its answer; none: nothing.
     pub fault: Option<String>,
     /// Of which kind the error is that it ended in, if it has no answer.
     pub error: Option<ErrorKind>,
+    /// How far its answer is from the expected one, |a − b| / (1 + |b|) of the worst element, if it is too far. Infinite for what has no distance.
+    pub distance: Option<f64>,
 }
 
 impl SampleReport {
     /// Whether it failed because of what the host has to do beside: that says nothing about its bundle.
-    const fn is_of_the_moment(&self) -> bool {
+    #[must_use]
+    pub const fn is_of_the_moment(&self) -> bool {
         matches!(self.error, Some(ErrorKind::Busy | ErrorKind::Unavailable | ErrorKind::Draining))
     }
 }
 
-/// A sample's fault, and the kind of the error that it is, if it is one.
-type Fault = (String, Option<ErrorKind>);
+/// What is wrong with a sample, as [`SampleReport`] has it.
+#[derive(Debug)]
+struct Fault {
+    sentence: String,
+    error: Option<ErrorKind>,
+    distance: Option<f64>,
+}
+
+impl Fault {
+    /// One that is no error of a request.
+    fn of(problem: impl ToString) -> Self {
+        Self { sentence: problem.to_string(), error: None, distance: None }
+    }
+}
 
 /// How long samples may run.
 #[derive(Clone, Debug)]
@@ -83,16 +98,17 @@ pub fn run(serving: &Serving, model: &Arc<ServedModel>, bundle: &Bundle, bounds:
         let answers = runner.answers(group);
         for (sample, answer) in group.iter().zip(answers) {
             let fault = match (answer, runner.over()) {
-                (Err(InferError::Late), _) | (Ok(_), Some(InferError::Late)) => Some((late(bounds.time_max.min(TIME_MAX)), None)),
-                (Ok(_), Some(error)) => Some((error.to_string(), Some(error.kind()))),
+                (Err(InferError::Late(_)), _) | (Ok(_), Some(InferError::Late(_))) => Some(Fault::of(late(bounds.time_max.min(TIME_MAX)))),
+                (Ok(_), Some(error)) => Some(Fault { error: Some(error.kind()), ..Fault::of(error) }),
                 (answer, _) => judge(sample.expected.as_deref(), answer, bundle.samples().tolerance)
                     .err()
                     .or_else(|| determinism::check(model, &sample.request).err()),
             };
             let position = reports.len();
             let name = sample.request.id.as_deref().map_or_else(|| format!("sample {}", position + 1), shortened);
-            let (fault, error) = fault.unzip();
-            reports.push(SampleReport { name, compared: sample.expected.is_some(), fault, error: error.flatten() });
+            let (error, distance) = fault.as_ref().map_or((None, None), |fault| (fault.error, fault.distance));
+            let compared = sample.expected.is_some() && error.is_none();
+            reports.push(SampleReport { name, compared, fault: fault.map(|fault| fault.sentence), error, distance });
         }
     }
     reports
@@ -114,7 +130,7 @@ impl Runner<'_> {
         if self.abandoned.is_so() {
             return Some(InferError::Engine(RequestFailure::Cancelled));
         }
-        (Instant::now() >= self.until).then_some(InferError::Late)
+        (Instant::now() >= self.until).then(|| InferError::Late(Lateness::default()))
     }
 
     /// The answers to samples that are in flight together; those that met a busy host are tried again by themselves.
@@ -123,7 +139,7 @@ impl Runner<'_> {
             Some(error) => Err(error),
             None => self.serving.infer(self.model, sample.request.clone(), Delivery::Whole),
         };
-        let end = |reply: Result<Reply, InferError>| reply.and_then(|reply| reply.wait_until(self.until, self.abandoned));
+        let end = |reply: Result<Answer, InferError>| reply.and_then(|reply| reply.wait_until(self.until, self.abandoned));
         let replies: Vec<_> = group.iter().map(begin).collect();
         let mut answers: Vec<_> = replies.into_iter().map(end).collect();
         let is_busy = |answer: &Result<_, InferError>| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
@@ -140,19 +156,6 @@ impl Runner<'_> {
         }
         self.stays_busy = stays_busy;
         answers
-    }
-}
-
-/// All of them must have passed. Only if every one that did not met a host that has too much to do is that what the error says.
-pub(crate) fn passed(reports: Vec<SampleReport>) -> Result<Vec<SampleReport>, ChangeError> {
-    let failed = || reports.iter().filter_map(|report| Some((report, report.fault.clone()?)));
-    let Some((report, fault)) = failed().find(|(report, _)| !report.is_of_the_moment()).or_else(|| failed().next()) else {
-        return Ok(reports);
-    };
-    let sample = report.name.clone();
-    match report.error {
-        Some(kind) if report.is_of_the_moment() => Err(ChangeError::NotTried { sample, fault, kind }),
-        _ => Err(ChangeError::Samples { failed: failed().count(), of: reports.len(), sample, fault, reports }),
     }
 }
 
@@ -182,51 +185,23 @@ fn shortened(id: &str) -> String {
 }
 
 fn late(time_max: Duration) -> String {
-    format!("the samples took more than {} ms, all of them together: bring fewer or shorter ones", time_max.as_millis())
+    format!("the samples took more than {} ms together: use fewer or shorter ones", time_max.as_millis())
 }
 
 fn judge(expected: Option<&[Tensor]>, answer: Result<InferResponse, InferError>, tolerance: f64) -> Result<(), Fault> {
-    let answer = answer.map_err(|error| (format!("it failed: {error}"), Some(error.kind())))?;
+    let answer = answer.map_err(|error| Fault { error: Some(error.kind()), ..Fault::of(format!("it failed: {error}")) })?;
     let Some(expected) = expected else { return Ok(()) };
-    compare::outputs(expected, &answer.outputs, tolerance).map_err(|difference| (difference.to_string(), None))
+    compare::outputs(expected, &answer.outputs, tolerance)
+        .map_err(|difference| Fault { distance: Some(difference.distance()), ..Fault::of(difference) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Whose;
-
-    fn report(name: &str, fault: Option<(&str, Option<ErrorKind>)>) -> SampleReport {
-        let (fault, error) = fault.unzip();
-        SampleReport { name: name.to_owned(), compared: true, fault: fault.map(str::to_owned), error: error.flatten() }
-    }
-
     #[test]
     fn long_ids_are_cut() {
         let long = "é".repeat(128);
         assert_eq!([shortened(""), shortened("one"), shortened(&long)], ["", "one", &long]);
         assert_eq!(shortened(&format!("{long}x")), format!("{}…", "é".repeat(127)));
-    }
-
-    #[test]
-    fn a_host_that_has_too_much_to_do_says_nothing_about_a_bundle() {
-        let full = InferError::AnswersTooLarge { whose: Whose::Host, limit: 9 };
-        let (sentence, kind) = judge(None, Err(full), 0.0).unwrap_err();
-        assert_eq!(kind, Some(ErrorKind::Busy));
-        let good = || report("good", None);
-        let busy = || report("busy", Some((&sentence, kind)));
-        let wrong = || report("wrong", Some(("it has 1 and not 2", None)));
-        let trapped = || report("trapped", Some(("it failed", Some(ErrorKind::PluginFault))));
-        assert_eq!(passed(vec![good(), good()]).unwrap().len(), 2);
-        let error = passed(vec![good(), busy(), busy()]).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy);
-        assert!(error.to_string().contains("`busy`") && error.to_string().contains("try again later"), "{error}");
-        for reports in [vec![busy(), wrong(), good()], vec![trapped(), busy(), good()]] {
-            let error = passed(reports).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::BadInput);
-            assert!(error.to_string().starts_with("2 of 3 samples failed") && !error.to_string().contains("`busy`"), "{error}");
-        }
-        let stopped = report("stopped", Some(("it failed", Some(ErrorKind::Unavailable))));
-        assert_eq!(passed(vec![stopped]).unwrap_err().kind(), ErrorKind::Unavailable);
     }
 }

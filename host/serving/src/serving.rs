@@ -1,6 +1,7 @@
 //! The host as its front ends see it: load models, take requests.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -8,21 +9,20 @@ use std::time::Duration;
 use cellwright_backend::Backend;
 use cellwright_backend::machine::memory_bytes;
 use cellwright_bundle::{Bundle, NamedPolicy};
-use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
-use cellwright_engine::{CellOverride, Engine, EngineOptions, ModelSpec, PolicyKind, Urgency};
+use cellwright_engine::{CellOverride, Engine, EngineOptions, Lazy, ModelSpec, PolicyKind, RequestFailure, Urgency};
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
-use cellwright_protocol::{InferRequest, InferResponse};
+use cellwright_protocol::InferRequest;
 
+use crate::answer::{Answer, AnswerWriter, Delivery, Patience};
 use crate::answer_room::AnswerRoom;
-use crate::bounds::Settings;
 use crate::error::{InferError, LoadError, StartError};
 use crate::input::arrange;
-use crate::model::{RequestLimits, ServedModel};
+use crate::model::{CallBounds, RequestLimits, ServedModel};
 use crate::plugin_threads::PluginThreads;
-use crate::reply::{Client, Delivery, Reply, Writer};
-use crate::request::{Active, Begin, Running};
+use crate::recipient::Recipient;
+use crate::request::{Active, Begin};
 use crate::rows;
 
 /// A host's configuration.
@@ -32,25 +32,26 @@ pub struct ServingOptions {
     pub runtime: RuntimeOptions,
     /// The engine's.
     pub engine: EngineOptions,
-    /// Calls back into the plugin of one model that may run at once, each on a thread of its own; there are two threads more, one for other models of
-    /// its tenant and one for other tenants.
+    /// Calls back into the plugin of one model that may run at once, each on a thread of its own;
+    /// there are two threads more, one for other models of its tenant and one for other tenants.
     pub plugin_threads: usize,
-    /// Bytes of memory that all answers may take together that are on their way, those of one tenant half of what others leave; none: a quarter of the
-    /// machine's.
+    /// Bytes of memory that all answers may take together that are on their way, those of one
+    /// tenant half of what others leave; none: a quarter of the machine's.
     pub answers_bytes_max: Option<u64>,
 }
 
-/// Whose a model is.
+/// The tenant that owns a model.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Owner<'a> {
+pub struct Owner<'a> {
     /// Cells are shared among the models of one tenant only.
-    pub(crate) tenant: &'a str,
+    pub tenant: &'a str,
     /// The same as the scheduler knows it.
-    pub(crate) number: u32,
+    pub number: u32,
     /// The tenant's share of device time, relative to others; at least 1.
-    pub(crate) weight: u32,
-    /// Counters of whose share it is charged to: device time and processor time of its plugin, in nanoseconds.
-    pub(crate) charged: &'a [Arc<AtomicU64>],
+    pub weight: u32,
+    /// Counters of whose share it is charged to: device time and processor time of its plugin, in
+    /// nanoseconds.
+    pub charged: &'a [Arc<AtomicU64>],
 }
 
 /// What requests need of the host.
@@ -63,21 +64,25 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// As [`Serving::begin`], for a request of that urgency. Of ranks 0 goes first among the requests of a model (of a tenant, where they wait for
-    /// memory), then 1, and so on.
-    pub(crate) fn begin(
+    /// Unfolds a call on this thread and submits it. False: it was refused, and `writer` has said
+    /// why.
+    fn begin(
         self: &Arc<Self>,
         model: &Arc<ServedModel>,
         (request, urgency): (InferRequest, Urgency),
         delivery: Delivery,
-        client: Box<dyn Client>,
-    ) -> Result<Running, InferError> {
+        writer: Box<AnswerWriter>,
+    ) -> bool {
         if model.description().rows_are_requests {
-            return rows::begin(self, model, (request, urgency), client);
+            return rows::begin(self, model, (request, urgency), writer);
         }
-        let mut running = Running::default();
-        running.add(&Active::begin(self, Begin::new(model, request, delivery)?.urgent(urgency), client)?);
-        Ok(running)
+        match Begin::new(model, request, delivery) {
+            Ok(begin) => Active::begin(self, begin.urgent(urgency), Recipient::Call(writer)).is_some(),
+            Err(error) => {
+                writer.end(Err(error));
+                false
+            }
+        }
     }
 }
 
@@ -105,8 +110,9 @@ impl Serving {
         let in_flight_max = options.engine.in_flight_max as usize;
         let on_long_call = options.runtime.on_long_call;
         let runtime = Runtime::new(options.runtime)?;
-        // A request has one call waiting at most; beside it wait calls of its model's requests that have ended since, to be passed over, and large answers
-        // of such requests, to be put together.
+        // A request has one call waiting at most; beside it wait calls of its model's requests that
+        // have ended since, to be passed over, and large answers of such requests, to be put
+        // together.
         let plugin_threads = PluginThreads::start(options.plugin_threads, in_flight_max.saturating_mul(2))?;
         let engine = Engine::start(options.engine, backends)?;
         let answers = Arc::new(AnswerRoom::of_host(options.answers_bytes_max.unwrap_or_else(|| memory_bytes() / 4)));
@@ -119,7 +125,8 @@ impl Serving {
         &self.inner.engine
     }
 
-    /// Compiles a bundle's plugin, asks it for its description, resolves its cells and loads them on the devices.
+    /// Compiles a bundle's plugin, asks it for its description, resolves its cells and loads them
+    /// on the devices.
     ///
     /// # Errors
     /// One sentence that says which part of the bundle does not hold; nothing of it is left then.
@@ -131,20 +138,18 @@ impl Serving {
     ///
     /// # Errors
     /// As [`Serving::load`].
-    pub(crate) fn load_as(&self, bundle: &Bundle, name: &str, owner: Owner<'_>) -> Result<Arc<ServedModel>, LoadError> {
+    pub fn load_as(&self, bundle: &Bundle, name: &str, owner: Owner<'_>) -> Result<Arc<ServedModel>, LoadError> {
         let plugin_name = bundle.plugin_name().to_owned();
         let compiled = self
             .runtime
             .compile(&plugin_name, bundle.plugin_bytes())
             .map_err(|source| LoadError::Compile { plugin: plugin_name.clone(), source })?;
-        let plugin = compiled.for_tenant(owner.number).with_parameters(bundle.parameters(), bundle.files(), &bundle.limits().plugin())?;
-        let context = ResolveContext {
-            weights: bundle.weights(),
-            precision: bundle.precision(),
-            tenant: owner.tenant,
-            limits: CellLimits::default(),
-        };
+        let plugin = compiled.for_tenant(owner.number).with_parameters(bundle.parameters(), bundle.view(), &bundle.limits().plugin())?;
+        let weights = bundle.weights(plugin.description())?;
+        let context =
+            ResolveContext { weights: &weights, precision: bundle.precision(), tenant: owner.tenant, limits: CellLimits::default() };
         let model = Arc::new(Model::resolve(plugin.description().clone(), &context)?);
+        bundle.check_unread(&model.description)?;
         let spec = ModelSpec {
             name: name.to_owned(),
             tenant: owner.number,
@@ -172,105 +177,114 @@ impl Serving {
         room
     }
 
-    /// Takes a model out of service: its new requests fail, and its cells are forgotten when those in flight have ended, which this waits for.
+    /// Takes a model out of service: its new requests fail, and its cells are forgotten when those
+    /// in flight have ended, which this waits for.
     pub fn unload(&self, model: &ServedModel) {
         self.inner.engine.unload(&model.loaded);
     }
 
-    /// Takes a request. It is unfolded on the calling thread; the answer comes to the [`Reply`].
+    /// Takes a request, which is unfolded on the calling thread.
     ///
     /// # Errors
     /// If the request is refused before anything of it runs.
-    pub fn infer(&self, model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Result<Reply, InferError> {
-        let writer = Writer::new(model.limits.answer_bytes_max);
-        let reply = writer.reply();
-        Ok(reply.of(self.begin(model, request, delivery, Box::new(writer))?))
+    pub fn infer(&self, model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Result<Answer, InferError> {
+        let (answer, writer) = Answer::new(model.limits.answer_bytes_max, Patience::endless());
+        if self.begin(model, (request, Urgency::default()), delivery, writer) {
+            return Ok(answer);
+        }
+        Err(answer.wait().err().unwrap_or(InferError::Engine(RequestFailure::Stopped)))
     }
 
-    /// Takes a request whose answer goes to `client`; what it gives can cancel the request.
-    ///
-    /// # Errors
-    /// If the request is refused before anything of it runs; `client` hears nothing then.
-    pub fn begin(
+    /// Unfolds a request on the calling thread and runs it. Lower ranks go first among the requests
+    /// of a model, and of a tenant where they wait for memory. False: it was refused, and `writer`
+    /// has said why.
+    pub fn begin(&self, model: &Arc<ServedModel>, request: (InferRequest, Urgency), delivery: Delivery, writer: Box<AnswerWriter>) -> bool {
+        self.inner.begin(model, request, delivery, writer)
+    }
+
+    /// Begins a session: a request whose inputs keep arriving. `first` is its first chunk. None: it
+    /// was refused, and `writer` has said why.
+    pub fn begin_session(
         &self,
         model: &Arc<ServedModel>,
-        request: InferRequest,
-        delivery: Delivery,
-        client: Box<dyn Client>,
-    ) -> Result<Running, InferError> {
-        self.inner.begin(model, (request, Urgency::default()), delivery, client)
-    }
-
-    pub(crate) const fn inner(&self) -> &Arc<Inner> {
-        &self.inner
-    }
-
-    /// Opens a session: a request whose inputs keep arriving. `first` is its first chunk.
-    ///
-    /// # Errors
-    /// If the first chunk is refused, or the model's rows are requests of their own.
-    pub fn open_session(&self, model: &Arc<ServedModel>, first: InferRequest) -> Result<Session, InferError> {
-        if model.description().rows_are_requests {
-            return Err(InferError::Invalid("the rows of this model's inputs are requests by themselves: it has no sessions".to_owned()));
+        (first, urgency): (InferRequest, Urgency),
+        writer: Box<AnswerWriter>,
+    ) -> Option<Session> {
+        let begin = if model.description().rows_are_requests {
+            Err(InferError::Invalid("this model has no sessions: each row of its inputs is a request".to_owned()))
+        } else {
+            Begin::session(model, first)
+        };
+        match begin {
+            Ok(begin) => Some(Session(Active::begin(&self.inner, begin.urgent(urgency), Recipient::Call(writer))?)),
+            Err(error) => {
+                writer.end(Err(error));
+                None
+            }
         }
-        let writer = Writer::new(model.limits.answer_bytes_max);
-        let reply = writer.reply();
-        let active = Active::begin(&self.inner, Begin::session(model, first)?, Box::new(writer))?;
-        let mut running = Running::default();
-        running.add(&active);
-        Ok(Session { active, reply: reply.of(running) })
     }
 }
 
-/// Who a bundle says decides what of it runs together. Its latency objective is LazyBatching's, if it names none for that.
+/// Who a bundle says decides what of it runs together. Its latency objective is LazyBatching's, if
+/// it names none for that.
 fn policy(bundle: &Bundle) -> Result<Option<PolicyKind>, LoadError> {
     let Some(NamedPolicy { name, line }) = bundle.policy() else { return Ok(None) };
     let policy = name.parse().map_err(|source| LoadError::Policy { line: *line, source })?;
     Ok(Some(match (policy, bundle.latency_objective_ms()) {
-        (PolicyKind::Lazy { percentile, .. }, Some(ms)) if !name.contains(':') => {
-            PolicyKind::Lazy { objective_ns: ms.saturating_mul(1_000_000), percentile }
+        (PolicyKind::Lazy(Lazy { percentile, .. }), Some(ms)) if !name.contains(':') => {
+            PolicyKind::Lazy(Lazy { objective_ns: ms.saturating_mul(1_000_000), percentile })
         }
         (policy, _) => policy,
     }))
 }
 
-/// A request whose inputs keep arriving. Dropping it before its end cancels it.
-pub struct Session {
-    active: Arc<Active>,
-    reply: Reply,
-}
+/// The input of a request whose inputs keep arriving. Its answer is read, and cancelled, elsewhere.
+pub struct Session(Arc<Active>);
 
 impl Session {
-    /// The next chunk, waiting until fewer chunks wait than may.
+    /// Brings the next chunk, once fewer chunks wait than may.
     ///
     /// # Errors
     /// If it is not what the model takes, or the session has ended.
-    pub fn push(&self, chunk: InferRequest) -> Result<(), InferError> {
+    pub async fn push(&self, chunk: InferRequest) -> Result<(), InferError> {
         if !chunk.parameters.is_empty() || !chunk.outputs.is_empty() {
-            let sentence = "a session's parameters and outputs are those that it began with: what follows brings inputs alone";
+            let sentence = "the first chunk of a session sets its parameters and outputs: later chunks may have inputs only";
             return Err(InferError::Invalid(sentence.to_owned()));
         }
-        self.active.push(arrange(&self.active.model.inputs, chunk.inputs)?)
+        let mut tensors = arrange(&self.0.model.inputs, chunk.inputs)?;
+        poll_fn(|context| self.0.poll_push(&mut tensors, context)).await
     }
 
-    /// The next part of the answer, waiting for it; none once the session has ended.
+    /// Waits until the session has ended or waits for input: what was pushed has its answer.
+    pub async fn wait_until_idle(&self) {
+        poll_fn(|context| self.0.poll_idle(context)).await;
+    }
+
+    /// Waits until it has ended.
+    pub async fn wait_until_over(&self) {
+        poll_fn(|context| self.0.poll_over(context)).await;
+    }
+
+    /// Whether it has ended.
     #[must_use]
-    pub fn next_part(&self) -> Option<Tensor> {
-        self.reply.next_part()
+    pub fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    /// Bytes of its input that its plugin keeps.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.0.kept_bytes()
     }
 
     /// No more input will come.
     pub fn finish(&self) {
-        self.active.finish_input();
+        self.0.finish_input();
     }
 
-    /// The end of the answer, waiting for it.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn wait(self) -> Result<InferResponse, InferError> {
-        self.finish();
-        self.reply.wait()
+    /// Ends it with an error.
+    pub fn fail(&self, error: InferError) {
+        self.0.fail(error);
     }
 }
 
@@ -303,9 +317,9 @@ fn request_limits(bundle: &Bundle) -> RequestLimits {
 }
 
 /// What the bundle asks its calls to be bounded by, together; wide open where it does not say.
-fn call_bounds(bundle: &Bundle) -> Settings {
+fn call_bounds(bundle: &Bundle) -> CallBounds {
     let own = bundle.limits();
-    Settings {
+    CallBounds {
         in_flight_max: own.in_flight_max.unwrap_or(u32::MAX),
         queued_max: own.queued_max.unwrap_or(u32::MAX),
         device_share: own.device_share,

@@ -1,8 +1,9 @@
 //! When requests arrive.
 
+use cellwright_cell_graph::Random;
+
 use crate::error::Error;
 use crate::lines::{fields, name_columns, no_more, numbered};
-use crate::random::Random;
 use crate::workload::LENGTH_MAX;
 
 /// Requests per second, at most.

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
+use cellwright_cell_graph::Random;
 use cellwright_scheduler::{
     CellTypeId, Commands, Config, DomainId, Event, ModelId, NumericClass, RequestId, Scheduler, Submission, TaskSeq, TenantId, Time,
     WorkerId,
 };
 
-use crate::random::Random;
 use crate::workload::{Drawn, Ids, Workload};
 
 /// The one worker.

@@ -273,7 +273,10 @@ mod tests {
         let whole = "[default]\ncompute_us = [[1, 5]]\n";
         for handovers in ["handover_us = 3", "handover_busy_us = [3, 3]", "handover_us = [3]\nhandover_busy_us = 3"] {
             let device = Device::from_toml("x.toml", &format!("name = \"x\"\n{handovers}\n{whole}")).unwrap();
-            assert_eq!([false, true].map(|busy| device.delays.handover.draw(busy, &mut crate::random::Random::new(1))), [3000; 2]);
+            assert_eq!(
+                [false, true].map(|busy| device.delays.handover.draw(busy, &mut cellwright_cell_graph::random::Random::new(1))),
+                [3000; 2]
+            );
         }
         for (us, said) in [
             ("-1", "-1 is no time from 0 to 1e9 microseconds"),

@@ -1,5 +1,6 @@
 //! What can be wrong with what a run is told.
 
+use cellwright_recording::RecordingError;
 use thiserror::Error;
 
 /// One sentence for each; a file's has its name, line and field.
@@ -46,12 +47,7 @@ pub enum Error {
         /// The cell's name.
         cell: String,
     },
-    /// A recording cannot be written or read.
-    #[error("{file}: {problem}")]
-    Recording {
-        /// The file's name.
-        file: String,
-        /// What is wrong with it.
-        problem: String,
-    },
+    /// A recording cannot be read.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
 }

@@ -5,17 +5,20 @@
 
 mod batchmaker;
 mod deadlines;
+mod dvabatch;
 mod lazybatching;
 mod report;
 mod trees;
+mod turbotransformers;
 
-use cellwright_scheduler::PolicyKind;
+use cellwright_plot::{self as plot, Line, Picture};
+use cellwright_scheduler::{Graph, PolicyKind};
 use serde::Serialize;
 
 use crate::arrivals::Arrivals;
+use crate::device::Device;
 use crate::error::Error;
 use crate::outcome::Outcome;
-use crate::plot::{self, Line, Picture};
 use crate::run::{Setup, run};
 use crate::workload::Workload;
 
@@ -39,6 +42,19 @@ pub struct Figure {
     /// Pictures, by the ending of their name.
     #[serde(skip)]
     pub pictures: Vec<(&'static str, String)>,
+}
+
+impl Figure {
+    /// The files that keep the figure: their names and contents.
+    ///
+    /// # Panics
+    /// Never: a figure has nothing that JSON cannot hold.
+    #[must_use]
+    pub fn files(&self) -> Vec<(String, String)> {
+        let numbers = serde_json::to_string_pretty(self).expect("a figure is numbers and text") + "\n";
+        let pictures = self.pictures.iter().map(|(ending, svg)| (format!("figure-{}{ending}.svg", self.name), svg.clone()));
+        [(format!("figure-{}.json", self.name), numbers)].into_iter().chain(pictures).collect()
+    }
 }
 
 /// One line: the same setting under one load after the other.
@@ -123,6 +139,11 @@ const FIGURES: &[Maker] = &[
     ("lazy-gnmt", |bench| lazybatching::latency(bench, lazybatching::Network::Gnmt)),
     ("lazy-transformer", |bench| lazybatching::latency(bench, lazybatching::Network::Transformer)),
     ("lazy-deepspeech", |bench| lazybatching::latency(bench, lazybatching::Network::DeepSpeech)),
+    ("turbo-short", |bench| turbotransformers::serving(bench, &turbotransformers::SHORT)),
+    ("turbo-long", |bench| turbotransformers::serving(bench, &turbotransformers::LONG)),
+    ("dva-inputs", |bench| dvabatch::latency(bench, dvabatch::Diversity::Inputs)),
+    ("dva-sizes", |bench| dvabatch::latency(bench, dvabatch::Diversity::Sizes)),
+    ("dva-neither", |bench| dvabatch::latency(bench, dvabatch::Diversity::Neither)),
     ("deadlines-lstm", deadlines::lstm),
     ("deadlines-trees", deadlines::trees),
 ];
@@ -183,8 +204,13 @@ fn with_policy(setup: &Setup, policy: PolicyKind) -> Setup {
     Setup { config, ..setup.clone() }
 }
 
+/// A device that only figures know.
+fn device(text: &str) -> Result<Device, Error> {
+    Device::from_toml("devices", text)
+}
+
 const fn graph(bucket_width: u32) -> PolicyKind {
-    PolicyKind::Graph { bucket_width, window_ns: 0 }
+    PolicyKind::Graph(Graph { bucket_width, window_ns: 0 })
 }
 
 /// p90 against throughput, with p50 and p99 as bars: how BatchMaker's evaluation is drawn.

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use cellwright_cell_graph::Random;
 use cellwright_scheduler::{CostTable, LaneId, Launch, Row, TaskSeq, WorkerId};
 
 use crate::device::{CellCosts, Delays, QUIET_NS};
-use crate::random::Random;
 
 /// How putting a batch together is costed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,7 +1,8 @@
 //! When the scheduler hears of what has happened: its thread may have to wait for a processor first.
 
+use cellwright_cell_graph::Random;
+
 use crate::device::Handover;
-use crate::random::Random;
 
 /// What the scheduler has not heard of yet. The first that happens says how long the wait is; what happens meanwhile is heard of at its end too.
 #[derive(Debug)]

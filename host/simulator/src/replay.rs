@@ -8,13 +8,12 @@ mod pace;
 mod traffic;
 mod world;
 
+use cellwright_recording::{Handled, Recording, fingerprint};
 use cellwright_scheduler::{Commands, Event, Scheduler, Time};
 
 use crate::error::Error;
 use crate::meter::Meter;
 use crate::outcome::{self, Outcome};
-use crate::recording::{Handled, Recording, fingerprint};
-
 use books::Books;
 pub use traffic::Traffic;
 pub use world::{Change, what_if};
@@ -166,5 +165,7 @@ impl Player {
     }
 }
 
+#[cfg(test)]
+mod recorded;
 #[cfg(test)]
 pub(crate) mod tests;

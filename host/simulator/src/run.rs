@@ -9,7 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use cellwright_scheduler::{Config, DomainId, Event, ModelId, NumericClass, PolicyKind, RequestId, Submission, TaskSeq, Time, WorkerId};
+use cellwright_cell_graph::Random;
+use cellwright_scheduler::{Config, DomainId, Event, ModelId, NumericClass, RequestId, Submission, TaskSeq, Time, WorkerId};
 
 use crate::arrivals::{Arrival, Arrivals, RATE_MAX};
 use crate::device::Device;
@@ -18,7 +19,6 @@ use crate::error::Error;
 use crate::fleet::{Fleet, Flight, Machine};
 use crate::hearing::Hearing;
 use crate::outcome::{Outcome, Recorder, Shares};
-use crate::random::Random;
 use crate::timeline::Timeline;
 use crate::workload::{Ids, Workload};
 
@@ -181,7 +181,7 @@ impl<'a> Simulation<'a> {
     fn new(setup: &'a Setup, workload: &Workload) -> Result<Self, Error> {
         let ids = Ids::default();
         let mut info = workload.model(ids, &setup.batch_max);
-        let whole = matches!(setup.config.policy, PolicyKind::Graph { .. } | PolicyKind::Serial);
+        let whole = setup.config.policy.keeps_batches();
         let mut fleet = Fleet::new(machine(setup, workload, whole)?, setup.seed ^ WAKING);
         for (cell, (cost, fill_first)) in info.cells.iter_mut().zip(fleet.tables()) {
             cell.batch.min = setup.batch_min.clamp(1, cell.batch.max);

@@ -1,10 +1,14 @@
 //! Who ran when, for pictures like BatchMaker's figure 5.
 
+mod picture;
+
 use cellwright_scheduler::{Launch, Row};
 
 use crate::fleet::Flight;
 use crate::run::Requests;
 use crate::workload::Workload;
+
+pub use picture::picture;
 
 /// The first tasks of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

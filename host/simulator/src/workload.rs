@@ -12,10 +12,9 @@ mod trees;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cellwright_cell_graph::Random;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{BatchSizes, CellInfo, CellTypeId, CostTable, ModelId, ModelInfo, NumericClass, TenantId};
-
-use crate::random::Random;
 
 pub use layers::Layers;
 pub use lengths::{LENGTH_MAX, Lengths, Pairs};

@@ -1,6 +1,6 @@
 //! What deciding takes of memory: a crowd that stays as large as it is allocates nothing, and a request in flight holds little beside its graph.
 //!
-//! The crowds are those of `cellwright bench scheduler`, smaller.
+//! The crowds are those of `cellwright-lab bench scheduler`, smaller.
 #![expect(unsafe_code, reason = "an allocator that counts is one")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -9,6 +9,9 @@ use std::ops::Range;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use toml_parser::decoder::Encoding;
+use toml_parser::parser::{EventReceiver, parse_document};
+use toml_parser::{ErrorSink, Source, Span};
 
 /// What is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,8 +34,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Tables and lists may stand in one another so deep. The parser takes keys of 80 parts in tables that are nested 80 deep: thousands of levels, each of
-/// them one of the stack of whoever reads them, and a stack that overflows ends the process.
+/// Tables and lists may stand in one another so deep. The parser takes keys of 80 parts in tables that are nested 80 deep. It makes and drops such
+/// values with a few stack frames a level, and a stack that overflows ends the process. So the text is measured before it makes any value of it.
 const LEVELS_MAX: usize = 64;
 
 /// Reads a file's text.
@@ -62,22 +65,113 @@ fn in_words(problem: String) -> String {
     format!("{before}, expected {expected}")
 }
 
-/// Where something stands below the last level. Taken apart from the top, so that dropping it is not recursive either.
+/// Where the first value stands that is below the last level.
 fn too_deep(text: &str) -> Option<usize> {
-    let (table, _) = DeTable::parse_recoverable(text);
-    let mut found: Option<usize> = None;
-    let mut left = vec![(0, table.span().start, DeValue::Table(table.into_inner()))];
-    while let Some((level, place, value)) = left.pop() {
-        if level > LEVELS_MAX {
-            found = Some(found.map_or(place, |first| first.min(place)));
+    let source = Source::new(text);
+    let mut levels = Levels { inside: vec![1], level: 1, deepest: None };
+    parse_document(&source.lex().into_vec(), &mut levels, &mut ());
+    levels.deepest
+}
+
+/// Counts how deep a text's values stand, from what the parser reads in it.
+struct Levels {
+    /// For each table or list that is open, the level of what stands in it.
+    inside: Vec<usize>,
+    /// Of the key or value that is being read. Each part of a key is a level.
+    level: usize,
+    /// Where the first key or value begins that stands too deep.
+    deepest: Option<usize>,
+}
+
+impl Levels {
+    fn header(&mut self) {
+        self.inside = vec![1];
+        self.next();
+    }
+
+    fn header_read(&mut self) {
+        self.inside = vec![self.level + 1];
+        self.next();
+    }
+
+    /// Whether what stands there may be entered.
+    fn open(&mut self, span: Span) -> bool {
+        self.stands(span);
+        self.inside.push(self.level + 1);
+        self.next();
+        self.deepest.is_none()
+    }
+
+    fn close(&mut self) {
+        if self.inside.len() > 1 {
+            self.inside.pop();
         }
-        match value {
-            DeValue::Table(table) => left.extend(table.into_iter().map(|(key, value)| (level + 1, key.span().start, value.into_inner()))),
-            DeValue::Array(list) => left.extend(list.into_iter().map(|value| (level + 1, value.span().start, value.into_inner()))),
-            _ => {}
+        self.next();
+    }
+
+    fn next(&mut self) {
+        self.level = self.inside.last().copied().unwrap_or(1);
+    }
+
+    fn stands(&mut self, span: Span) {
+        if self.level > LEVELS_MAX && self.deepest.is_none() {
+            self.deepest = Some(span.start());
         }
     }
-    found
+}
+
+impl EventReceiver for Levels {
+    fn std_table_open(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.header();
+    }
+
+    fn std_table_close(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.header_read();
+    }
+
+    fn array_table_open(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.header();
+    }
+
+    fn array_table_close(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.header_read();
+    }
+
+    fn inline_table_open(&mut self, span: Span, _: &mut dyn ErrorSink) -> bool {
+        self.open(span)
+    }
+
+    fn inline_table_close(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.close();
+    }
+
+    fn array_open(&mut self, span: Span, _: &mut dyn ErrorSink) -> bool {
+        self.open(span)
+    }
+
+    fn array_close(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.close();
+    }
+
+    fn simple_key(&mut self, span: Span, _: Option<Encoding>, _: &mut dyn ErrorSink) {
+        self.stands(span);
+    }
+
+    fn key_sep(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.level += 1;
+    }
+
+    fn scalar(&mut self, span: Span, _: Option<Encoding>, _: &mut dyn ErrorSink) {
+        self.stands(span);
+    }
+
+    fn value_sep(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.next();
+    }
+
+    fn newline(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.next();
+    }
 }
 
 /// That is wrong with what stands there, in bytes of the text.
@@ -200,6 +294,32 @@ mod tests {
         ];
         for (text, said) in cases {
             assert_eq!(read::<Table>(text).unwrap_err().to_string(), said, "{text}");
+        }
+    }
+
+    /// On a stack of 256 KiB: what the parser makes of such a text overflows one of two megabytes.
+    #[test]
+    fn what_stands_too_deep_makes_no_values() {
+        let keys = ["a"; 79].join(".");
+        let deep = format!("{}1{}", format!("{{{keys} = ").repeat(78), "}".repeat(78));
+        let lists = |levels: usize| format!("name = {}{}", "[".repeat(levels), "]".repeat(levels));
+        let parts = |parts: usize| format!("[{}]\nb = 1", vec!["a"; parts].join("."));
+        let cases = [
+            (format!("name = 1\ndeep = {deep}"), Some(2)),
+            (format!("name = 1\ntwice = {deep}\ntwice = {deep}"), Some(2)),
+            (format!("x = {{ a = 1, b = [1, {{ c = 2 }}], deep = {deep} }}"), Some(1)),
+            (format!("{keys} = 1"), Some(1)),
+            (lists(64), None),
+            (lists(65), Some(1)),
+            (parts(63), None),
+            (parts(64), Some(2)),
+            (format!("[[{keys}]]"), Some(1)),
+            (format!("a = [1, 2]\nb = {{ c.d = 1, e.f = 2 }}\n{}", "[a.b]\nc.d = 1\n".repeat(100)), None),
+            ("]}".repeat(100), None),
+        ];
+        for (text, line) in cases {
+            let found = std::thread::Builder::new().stack_size(256 << 10).spawn(move || too_deep(&text).map(|place| line_of(&text, place)));
+            assert_eq!(found.unwrap().join().unwrap(), line);
         }
     }
 

@@ -10,7 +10,7 @@ use cellwright_guest::types::{Event, Tensor};
 /// Every sample's tensors, to within the rounding of 32-bit sums.
 fn check<P: Plugin>(example: &str) {
     let example = Example::load(example);
-    let described = Described::<P>::new(&example.parameters()).unwrap();
+    let described = Described::<P>::with_bundle(&example.parameters(), &(&example.weights).into()).unwrap();
     assert!(!example.samples.is_empty());
     for (request, expected) in &example.samples {
         let growth = described.unfold(request).unwrap();
@@ -40,7 +40,7 @@ fn seq2seq_writes_dates_as_pytorch_does_in_one_cell_or_two_a_step() {
     for split in [false, true] {
         let mut parameters = example.parameters();
         parameters.push(("split_projection", split.into()));
-        let described = Described::<cellwright_seq2seq::Seq2seq>::new(&parameters).unwrap();
+        let described = Described::<cellwright_seq2seq::Seq2seq>::with_bundle(&parameters, &(&example.weights).into()).unwrap();
         for (request, expected) in &example.samples {
             let growth = described.unfold(request).unwrap();
             let evaluated = evaluate(&described.description, &growth, request, &example.weights);

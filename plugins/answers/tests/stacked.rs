@@ -39,7 +39,7 @@ fn run(output: &str, head: Option<(&str, &Weights)>, sequence: &Sequence) -> Eva
         weights.extend(tensors.clone());
         parameters.extend([("head", prefix.into()), ("classes", (tensors["head.bias"].values.len() as i64).into())]);
     }
-    let described = Described::<Chain>::new(&parameters).unwrap();
+    let described = Described::<Chain>::with_bundle(&parameters, &(&weights).into()).unwrap();
     let shape: Vec<i64> = sequence.x.shape.iter().map(|extent| *extent as i64).collect();
     let request = TestRequest::new().floats("x", &shape, &sequence.x.values.iter().map(|value| *value as f32).collect::<Vec<_>>());
     evaluate(&described.description, &described.unfold(&request).unwrap(), &request, &weights)

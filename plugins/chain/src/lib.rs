@@ -12,8 +12,8 @@ use cellwright_guest::prelude::*;
 pub use model::Chain;
 
 impl Plugin for Chain {
-    fn describe(parameters: &Parameters, _: &Files) -> Result<(Self, Description), Refusal> {
-        Ok(Self::new(options::Options::read(parameters)?))
+    fn describe(parameters: &Parameters, bundle: &Bundle) -> Result<(Self, Description), Refusal> {
+        Ok(Self::new(options::Options::read(parameters, bundle)?))
     }
 
     fn unfold(&self, request: &Request) -> Result<Growth, Refusal> {

@@ -61,7 +61,7 @@ fn layer(model: &mut ModelBuilder, options: &Options, number: u32, reverse: bool
         let x = match &options.element {
             _ if number > 0 => directions(cell, options),
             Element::Row { features } => cell.input("x", Fp32, &[*features]),
-            Element::Token { table } => {
+            Element::Token { table, .. } => {
                 let token = cell.input("x", Int64, &[]);
                 cell.embedding(token, table)
             }

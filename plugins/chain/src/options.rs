@@ -1,6 +1,9 @@
 //! The parameters of `chain`.
 
+use cellwright_guest::BundleWeights;
 use cellwright_guest::prelude::*;
+use cellwright_guest::types::Value;
+use layers::{Prefix, Recurrent, Stack, embedding, family, linear};
 
 /// What an element of the sequence is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,7 +11,7 @@ pub(crate) enum Element {
     /// FP32 [features].
     Row { features: u32 },
     /// An INT64, looked up in the table `TABLEweight` [vocabulary, embedding].
-    Token { table: String },
+    Token { table: String, vocabulary: u32, embedding: u32 },
 }
 
 /// What the response tells of the last layer.
@@ -47,7 +50,15 @@ pub(crate) struct Options {
 const LAYERS_MAX: u32 = 64;
 
 impl Options {
-    pub(crate) fn read(parameters: &Parameters) -> Result<Self, Refusal> {
+    /// Reads the parameters, and compares them with the weights.
+    pub(crate) fn read(parameters: &Parameters, bundle: &Bundle) -> Result<Self, Refusal> {
+        let options = Self::parse(parameters)?;
+        parameters.refuse_unknown()?;
+        options.check(&bundle.weights())?;
+        Ok(options)
+    }
+
+    fn parse(parameters: &Parameters) -> Result<Self, Refusal> {
         let layers = parameters.positive_or("layers", 1)?;
         if layers > LAYERS_MAX {
             return Err(Parameters::refusal("layers", format!("must be at most {LAYERS_MAX}, it is {layers}")));
@@ -59,12 +70,31 @@ impl Options {
             hidden: parameters.positive("hidden")?,
             layers,
             bidirectional: parameters.truth_or("bidirectional", false)?,
-            told: parameters.choice_or_first("output", &[("last", Told::Last), ("all", Told::All), ("pooled", Told::Pooled)])?,
+            told: told(parameters)?,
             weights: parameters.text_or("weights", "")?.into(),
             bias: parameters.truth_or("bias", true)?,
             head: head(parameters)?,
             max_length: parameters.positive_or("max_length", 4096)?,
         })
+    }
+
+    fn check(&self, weights: &BundleWeights) -> Result<(), Refusal> {
+        let input = match &self.element {
+            Element::Row { features } => ("features", *features),
+            Element::Token { table, vocabulary, embedding: columns } => {
+                let prefix = Prefix { parameter: "embedding_weights", value: table };
+                embedding(weights, prefix, *columns)?.check_rows("vocabulary", *vocabulary)?;
+                ("embedding", *columns)
+            }
+        };
+        let prefix = Prefix { parameter: "weights", value: &self.weights };
+        let stack = Stack { layers: self.layers, bidirectional: self.bidirectional, bias: self.bias };
+        Recurrent { prefix, family: self.family, hidden: self.hidden, input, stack: Some(stack) }.check(weights)?;
+        let Some(head) = &self.head else { return Ok(()) };
+        let prefix = Prefix { parameter: "head", value: &head.weights };
+        let matrix = linear(weights, prefix)?;
+        matrix.check_inputs(prefix, self.width().into(), "`hidden` and `bidirectional`")?;
+        matrix.check_rows("classes", head.classes)
     }
 
     /// One or two.
@@ -78,22 +108,26 @@ impl Options {
     }
 }
 
-fn family(parameters: &Parameters) -> Result<Recurrence, Refusal> {
-    let families = [("lstm", Recurrence::Lstm), ("gru", Recurrence::Gru), ("rnn", Recurrence::RnnTanh)];
-    match parameters.choice("cell", &families)? {
-        Recurrence::RnnTanh => parameters.choice_or_first("nonlinearity", &[("tanh", Recurrence::RnnTanh), ("relu", Recurrence::RnnRelu)]),
-        other => Ok(other),
+fn told(parameters: &Parameters) -> Result<Told, Refusal> {
+    // PyTorch has it in one line, so it is asked for.
+    if let Some(Value::Text(word)) = parameters.get("output")
+        && word.starts_with("max")
+    {
+        let sentence = format!(
+            "is \"{word}\", and this plugin has no maximum over the steps: take \"pooled\" for their mean, or write a plugin of your own"
+        );
+        return Err(Parameters::refusal("output", sentence));
     }
+    parameters.choice_or_first("output", &[("last", Told::Last), ("all", Told::All), ("pooled", Told::Pooled)])
 }
 
 fn element(parameters: &Parameters) -> Result<Element, Refusal> {
     match (parameters.has("features"), parameters.has("vocabulary")) {
         (true, false) => Ok(Element::Row { features: parameters.positive("features")? }),
         (false, true) => {
-            // Sizes the weights have anyway; asked for so that a model says what it is.
-            parameters.positive("vocabulary")?;
-            parameters.positive("embedding")?;
-            Ok(Element::Token { table: parameters.text("embedding_weights")?.into() })
+            // The text first: where `embedding` is missing, `embedding_weights` is no misspelt one.
+            let table = parameters.text("embedding_weights")?.into();
+            Ok(Element::Token { table, vocabulary: parameters.positive("vocabulary")?, embedding: parameters.positive("embedding")? })
         }
         _ => Err(Refusal::InvalidInput(
             "give either `features` (the input is dense rows) or `vocabulary`, `embedding` and `embedding_weights` (the input is token ids)".into(),

@@ -7,13 +7,47 @@ use cellwright_guest::types::{Extent, Gathered, Rows, Steps, Value};
 
 type Parameter<'a> = (&'a str, Value);
 
-fn with<'a>(more: &[Parameter<'a>]) -> Result<Described<Chain>, Refusal> {
-    let mut parameters: Vec<Parameter> = vec![("cell", "lstm".into()), ("input", "x".into()), ("hidden", 4.into())];
-    parameters.extend_from_slice(more);
-    Described::new(&parameters)
+fn parameters<'a>(more: &[Parameter<'a>]) -> Vec<Parameter<'a>> {
+    [&[("cell", "lstm".into()), ("input", "x".into()), ("hidden", 4.into())], more].concat()
 }
 
-fn dense<'a>(more: &[Parameter<'a>]) -> Described<Chain> {
+fn with(more: &[Parameter]) -> Result<Described<Chain>, Refusal> {
+    let parameters = parameters(more);
+    Described::with_bundle(&parameters, &weights(&parameters))
+}
+
+/// The weights that such parameters need, as PyTorch has them.
+fn weights(parameters: &[Parameter]) -> Bundle {
+    let get = |name: &str| parameters.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
+    let size = |name: &str, default: u64| if let Some(Value::Int(size)) = get(name) { size as u64 } else { default };
+    let (hidden, both) = (size("hidden", 0), get("bidirectional") == Some(Value::Truth(true)));
+    let rows = hidden
+        * match get("cell") {
+            Some(Value::Text(cell)) if cell == "gru" => 3,
+            Some(Value::Text(cell)) if cell == "rnn" => 1,
+            _ => 4,
+        };
+    let width = if both { 2 * hidden } else { hidden };
+    let mut bundle = Bundle::new();
+    if get("vocabulary").is_some() {
+        bundle = bundle.weight("emb.weight", &[size("vocabulary", 0), size("embedding", 0)]);
+    }
+    for layer in 0..size("layers", 1) {
+        let input = if layer > 0 { width } else { size("features", size("embedding", 0)) };
+        for suffix in if both { &["", "_reverse"][..] } else { &[""] } {
+            let name = |rest: &str| format!("{rest}_l{layer}{suffix}");
+            bundle = bundle.weight(&name("weight_ih"), &[rows, input]).weight(&name("weight_hh"), &[rows, hidden]);
+            bundle = bundle.weight(&name("bias_ih"), &[rows]).weight(&name("bias_hh"), &[rows]);
+        }
+    }
+    if get("head").is_some() {
+        bundle.weight("head.weight", &[size("classes", 0), width]).weight("head.bias", &[size("classes", 0)])
+    } else {
+        bundle
+    }
+}
+
+fn dense(more: &[Parameter]) -> Described<Chain> {
     with(&[&[("features", 3.into())], more].concat()).expect("these parameters are right")
 }
 
@@ -60,7 +94,7 @@ fn a_backward_chain_reads_from_the_end_and_layers_meet_at_the_same_element() {
 fn every_family_has_its_states() {
     for (cell, states) in [("lstm", 2), ("gru", 1), ("rnn", 1)] {
         let parameters = [("cell", cell.into()), ("input", "x".into()), ("hidden", 4.into()), ("features", 3.into())];
-        let growth = Described::<Chain>::new(&parameters).unwrap().unfold(&rows(2)).unwrap();
+        let growth = Described::<Chain>::with_bundle(&parameters, &weights(&parameters)).unwrap().unfold(&rows(2)).unwrap();
         assert_eq!(growth.chains[0].feedback.len(), states, "{cell}");
     }
 }
@@ -93,17 +127,134 @@ fn wrong_parameters_are_refused_in_a_sentence() {
     let features = ("features", Value::Int(3));
     let neither =
         "give either `features` (the input is dense rows) or `vocabulary`, `embedding` and `embedding_weights` (the input is token ids)";
-    let cases: [(&[Parameter], &str); 6] = [
+    let cases: [(&[Parameter], &str); 9] = [
         (&[], neither),
         (&[features.clone(), ("vocabulary", 9.into())], neither),
         (&[features.clone(), ("layers", 65.into())], "parameter `layers` must be at most 64, it is 65"),
         (&[features.clone(), ("output", "first".into())], "parameter `output` must be \"last\" or \"all\" or \"pooled\", it is \"first\""),
         (&[features.clone(), ("head", "head.".into())], "parameter `classes` is missing; it must be a positive integer"),
-        (&[features, ("nonlinearity", "relu".into())], "parameter `nonlinearity` is unknown or unused here"),
+        (&[features.clone(), ("nonlinearity", "relu".into())], "parameter `nonlinearity` is unknown or unused here"),
+        (
+            &[features.clone(), ("num_layers", 2.into())],
+            "parameter `num_layers` is unknown or unused here; perhaps `layers` is meant; known",
+        ),
+        (
+            &[features.clone(), ("head", "head.".into()), ("num_classes", 2.into())],
+            "parameter `classes` is missing; it must be a positive integer; if `num_classes` is meant to be it, rename that",
+        ),
+        (
+            &[features, ("output", "max".into())],
+            "parameter `output` is \"max\", and this plugin has no maximum over the steps: take \"pooled\"",
+        ),
     ];
     for (more, sentence) in cases {
         let refusal = with(more).err().unwrap();
         assert!(refusal.sentence().starts_with(sentence), "{refusal:?}");
+    }
+}
+
+/// How a bundle's weights are changed.
+type Change = fn(Bundle) -> Bundle;
+
+#[test]
+fn parameters_that_contradict_the_weights_are_named() {
+    /// A sequential head has numbers in its names.
+    fn sequential(bundle: Bundle) -> Bundle {
+        bundle.without("head.weight").weight("head.0.weight", &[8, 4]).weight("head.3.weight", &[7, 8])
+    }
+    fn of_cell(bundle: Bundle) -> Bundle {
+        ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+            .iter()
+            .fold(bundle, |bundle, name| bundle.without(&format!("{name}_l0")).weight(name, &[16, 4]))
+    }
+    let features = || vec![("features", 3.into())];
+    let with = |more: &[Parameter<'static>]| [features(), more.to_vec()].concat();
+    let head = || with(&[("head", "head.".into()), ("classes", 7.into())]);
+    let tokens = || vec![("vocabulary", 9.into()), ("embedding", 3.into()), ("embedding_weights", "emb.".into())];
+    let cases: [(Vec<Parameter>, Change, &str); 22] = [
+        (
+            tokens(),
+            |b| b.weight("emb.weight", &[10, 3]),
+            "parameter `vocabulary` is 9, but `emb.weight` has 10 rows (its shape is [10, 3])",
+        ),
+        (tokens(), |b| b.weight("emb.weight", &[9, 4]), "parameter `embedding` is 3, but `emb.weight` has 4 columns (its shape is [9, 4])"),
+        (tokens(), |b| b.weight("emb.weight", &[9]), "parameter `embedding_weights` is \"emb.\", but `emb.weight` has the shape [9], and"),
+        (
+            tokens(),
+            |b| b.without("emb.weight").weight("module.emb.weight", &[9, 3]),
+            "parameter `embedding_weights` is \"emb.\", but the bundle has no weight `emb.weight`; it has `module.emb.weight`: put `module.` before",
+        ),
+        (tokens(), |b| b.weight("weight_ih_l0", &[16, 5]), "parameter `embedding` is 3, but `weight_ih_l0` has 5 columns"),
+        (features(), |b| b.weight("weight_ih_l0", &[16, 5]), "parameter `features` is 3, but `weight_ih_l0` has 5 columns"),
+        (features(), |b| b.weight("weight_hh_l0", &[20, 5]), "parameter `hidden` is 4, but `weight_hh_l0` has 5 columns"),
+        (
+            features(),
+            |b| b.weight("weight_ih_l0", &[12, 3]),
+            "parameter `cell` is \"lstm\", whose weights have 4 · 4 = 16 rows, but `weight_ih_l0` has 12, as many as of \"gru\"",
+        ),
+        (features(), |b| b.weight("weight_ih_l1", &[16, 4]), "parameter `layers` is 1, but the bundle has `weight_ih_l1`"),
+        (
+            with(&[("layers", 3.into())]),
+            |b| b.without("weight_ih_l1").without("weight_ih_l2"),
+            "parameter `layers` is 3, but the bundle has no `weight_ih_l1`",
+        ),
+        (
+            features(),
+            |b| b.weight("weight_ih_l0_reverse", &[16, 3]),
+            "parameter `bidirectional` is false, but the bundle has `weight_ih_l0_reverse`",
+        ),
+        (
+            with(&[("bidirectional", true.into())]),
+            |b| b.without("weight_ih_l0_reverse"),
+            "parameter `bidirectional` is true, but the bundle has no `weight_ih_l0_reverse`",
+        ),
+        (
+            with(&[("layers", 2.into())]),
+            |b| b.weight("weight_ih_l1", &[16, 8]),
+            "parameter `weights` is \"\", but `weight_ih_l1` takes 8 numbers",
+        ),
+        (with(&[("bias", false.into())]), |b| b, "parameter `bias` is false, but the bundle has `bias_ih_l0`"),
+        (
+            features(),
+            |b| b.without("bias_ih_l0").without("bias_hh_l0"),
+            "parameter `bias` is true, but the bundle has no `bias_ih_l0`: a layer without biases needs `bias = false`",
+        ),
+        (
+            features(),
+            |b| b.without("bias_hh_l0"),
+            "parameter `weights` is \"\", a layer without `bias_hh_l0`, and this plugin needs it: add it with 16",
+        ),
+        (
+            features(),
+            of_cell,
+            "parameter `weights` is \"\", whose weights have the names of an `nn.LSTMCell`, `nn.GRUCell` or `nn.RNNCell`: rename",
+        ),
+        (
+            features(),
+            |b| b.weight("weight_hr_l0", &[4, 8]),
+            "parameter `weights` is \"\", an LSTM with projections (`proj_size`; it has `weight_hr_l0`)",
+        ),
+        (head(), |b| b.weight("head.weight", &[5, 4]), "parameter `classes` is 7, but `head.weight` has 5 rows (its shape is [5, 4])"),
+        (
+            head(),
+            |b| b.weight("head.weight", &[7, 8]),
+            "parameter `head` is \"head.\", but `head.weight` takes 8 numbers (its shape is [7, 8]), and it gets 4",
+        ),
+        (
+            head(),
+            |b| b.without("head.bias"),
+            "parameter `head` is \"head.\", a layer without bias, and this plugin needs one: add `head.bias` of 7 zeros",
+        ),
+        (
+            head(),
+            sequential,
+            "parameter `head` is \"head.\", which has several layers (`head.0.weight`, `head.3.weight`), and this plugin takes one",
+        ),
+    ];
+    for (more, change, sentence) in cases {
+        let parameters = parameters(&more);
+        let refusal = Described::<Chain>::with_bundle(&parameters, &change(weights(&parameters))).err().unwrap();
+        assert!(refusal.sentence().starts_with(sentence), "{refusal:?} is not: {sentence}");
     }
 }
 

@@ -25,7 +25,7 @@ impl Seq2seq {
         let mut model = ModelBuilder::new();
         match options.mode {
             Mode::Text { .. } => model.input(&options.input, Bytes, &[1]).output(&options.output, Bytes, &[1]),
-            Mode::Ids => model.input(&options.input, Int64, &[-1]).output(&options.output, Int64, &[-1]),
+            Mode::Ids { .. } => model.input(&options.input, Int64, &[-1]).output(&options.output, Int64, &[-1]),
         };
         let weights = &options.weights;
         let encoder = model.cell("encoder", |cell| {

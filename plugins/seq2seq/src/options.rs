@@ -1,8 +1,10 @@
 //! The parameters of `seq2seq`.
 
+use cellwright_guest::BundleWeights;
 use cellwright_guest::prelude::*;
+use layers::{Prefix, Recurrent, embedding, family, linear};
 
-use crate::text::Reader;
+use crate::text::{Form, Reader};
 
 /// What requests and responses hold.
 #[derive(Clone, Debug)]
@@ -10,7 +12,7 @@ pub(crate) enum Mode {
     /// BYTES [1] in and out: one text each.
     Text { reader: Reader, target: Vec<char> },
     /// INT64 [T] in, INT64 [−1] out, end-of-sequence included.
-    Ids,
+    Ids { source_vocabulary: u32, target_vocabulary: u32 },
 }
 
 #[derive(Clone, Debug)]
@@ -20,6 +22,7 @@ pub(crate) struct Options {
     pub(crate) input: String,
     pub(crate) output: String,
     pub(crate) reverse: bool,
+    pub(crate) embedding: u32,
     pub(crate) hidden: u32,
     pub(crate) weights: Weights,
     pub(crate) eos: u32,
@@ -40,21 +43,28 @@ pub(crate) struct Weights {
 }
 
 impl Options {
-    pub(crate) fn read(parameters: &Parameters) -> Result<Self, Refusal> {
+    /// Reads the parameters, and compares them with the weights.
+    pub(crate) fn read(parameters: &Parameters, bundle: &Bundle) -> Result<Self, Refusal> {
+        let options = Self::parse(parameters)?;
+        parameters.refuse_unknown()?;
+        options.check(&bundle.weights())?;
+        Ok(options)
+    }
+
+    fn parse(parameters: &Parameters) -> Result<Self, Refusal> {
         let family = family(parameters)?;
         let eos = parameters.index("eos")?;
         let mode = match parameters.choice_or_first("mode", &[("text", true), ("ids", false)])? {
             true => text(parameters, eos)?,
             false => ids(parameters, eos)?,
         };
-        // A size the weights have anyway; asked for so that a model says what it is.
-        parameters.positive("embedding")?;
         Ok(Self {
             mode,
             family,
             input: parameters.text("input")?.into(),
             output: parameters.text("output")?.into(),
             reverse: parameters.truth_or("reverse", false)?,
+            embedding: parameters.positive("embedding")?,
             hidden: parameters.positive("hidden")?,
             weights: Weights {
                 source_embedding: parameters.text("source_embedding")?.into(),
@@ -70,18 +80,50 @@ impl Options {
             split_projection: parameters.truth_or("split_projection", false)?,
         })
     }
-}
 
-fn family(parameters: &Parameters) -> Result<Recurrence, Refusal> {
-    let families = [("lstm", Recurrence::Lstm), ("gru", Recurrence::Gru), ("rnn", Recurrence::RnnTanh)];
-    match parameters.choice("cell", &families)? {
-        Recurrence::RnnTanh => parameters.choice_or_first("nonlinearity", &[("tanh", Recurrence::RnnTanh), ("relu", Recurrence::RnnRelu)]),
-        other => Ok(other),
+    fn check(&self, weights: &BundleWeights) -> Result<(), Refusal> {
+        let named = |parameter, value| Prefix { parameter, value };
+        let source = embedding(weights, named("source_embedding", &self.weights.source_embedding), self.embedding)?;
+        let target = embedding(weights, named("target_embedding", &self.weights.target_embedding), self.embedding)?;
+        for prefix in [named("encoder", &self.weights.encoder), named("decoder", &self.weights.decoder)] {
+            let input = ("embedding", self.embedding);
+            Recurrent { prefix, family: self.family, hidden: self.hidden, input, stack: None }.check(weights)?;
+        }
+        let prefix = named("head", &self.weights.head);
+        let head = linear(weights, prefix)?;
+        head.check_inputs(prefix, self.hidden.into(), "`hidden`")?;
+        match &self.mode {
+            Mode::Text { reader, target } => {
+                source.check_list("alphabet", reader.characters(), "characters")?;
+                head.check_list("target_alphabet", target.len(), "characters")?;
+            }
+            Mode::Ids { source_vocabulary, target_vocabulary } => {
+                source.check_rows("source_vocabulary", *source_vocabulary)?;
+                head.check_rows("target_vocabulary", *target_vocabulary)?;
+            }
+        }
+        head.check_token("eos", self.eos)?;
+        target.check_token("go", self.go)?;
+        // Every token that is written is read next, but for the one that ends the target.
+        let ends = u64::from(self.eos) + 1 == head.rows();
+        let read = head.rows() - u64::from(ends);
+        if target.rows() >= read {
+            return Ok(());
+        }
+        let (rows, last) = (target.rows(), read - 1);
+        let prefix = named("target_embedding", &self.weights.target_embedding);
+        Err(prefix.refusal(format!(
+            "but `{}` has {rows} rows, and `{}` scores token {last} too, which the decoder would read next",
+            target.name(),
+            head.name()
+        )))
     }
 }
 
 fn text(parameters: &Parameters, eos: u32) -> Result<Mode, Refusal> {
-    let reader = Reader::new(parameters.text("alphabet")?, parameters.truth_or("lowercase", false)?)?;
+    let forms = [("nfc", Form::Nfc), ("nfd", Form::Nfd), ("nfkc", Form::Nfkc), ("none", Form::None)];
+    let form = parameters.choice_or_first("normal_form", &forms)?;
+    let reader = Reader::new(parameters.text("alphabet")?, form, parameters.truth_or("lowercase", false)?)?;
     let target: Vec<char> = parameters.text("target_alphabet")?.chars().collect();
     match target.get(eos as usize) {
         Some(character) => {
@@ -93,10 +135,9 @@ fn text(parameters: &Parameters, eos: u32) -> Result<Mode, Refusal> {
 }
 
 fn ids(parameters: &Parameters, eos: u32) -> Result<Mode, Refusal> {
-    parameters.positive("source_vocabulary")?;
-    let target = parameters.positive("target_vocabulary")?;
-    if eos >= target {
-        return Err(Parameters::refusal("eos", format!("must be below `target_vocabulary` ({target}), it is {eos}")));
+    let [source_vocabulary, target_vocabulary] = parameters.sizes(["source_vocabulary", "target_vocabulary"])?;
+    if eos >= target_vocabulary {
+        return Err(Parameters::refusal("eos", format!("must be below `target_vocabulary` ({target_vocabulary}), it is {eos}")));
     }
-    Ok(Mode::Ids)
+    Ok(Mode::Ids { source_vocabulary, target_vocabulary })
 }

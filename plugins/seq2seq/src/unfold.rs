@@ -13,7 +13,7 @@ pub(crate) fn unfold(model: &Seq2seq, request: &Request) -> Result<Growth, Refus
     let encoder = growth.chain(count).stage(&model.encoder).input("token", tokens).add();
     let token = decode(model, &mut growth, &encoder);
     match model.options.mode {
-        Mode::Ids => growth.output_streamed(&model.options.output, token),
+        Mode::Ids { .. } => growth.output_streamed(&model.options.output, token),
         Mode::Text { .. } => growth.watch_every(1, vec![token]),
     };
     Ok(growth.finish())

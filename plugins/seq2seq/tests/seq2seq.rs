@@ -10,7 +10,7 @@ type Parameter<'a> = (&'a str, Value);
 const TEXT: [(&str, &str); 2] = [("alphabet", "abcä"), ("target_alphabet", "xyz")];
 
 /// The parameters of a model, with some replaced or added.
-fn described(mode: &[Parameter], changes: &[Parameter]) -> Result<Described<Seq2seq>, Refusal> {
+fn described(mode: &[Parameter], changes: &[Parameter], bundle: &Bundle) -> Result<Described<Seq2seq>, Refusal> {
     let texts = ["source_embedding", "encoder", "target_embedding", "decoder", "head"].map(|name| (name, Value::from(name)));
     let sizes = [("embedding", 3), ("hidden", 4), ("eos", 3), ("go", 4), ("max_steps", 6), ("max_length", 5)]
         .map(|(name, size)| (name, Value::Int(size)));
@@ -20,15 +20,35 @@ fn described(mode: &[Parameter], changes: &[Parameter]) -> Result<Described<Seq2
         parameters.retain(|(name, _)| *name != change.0);
         parameters.push(change.clone());
     }
-    Described::new(&parameters)
+    Described::with_bundle(&parameters, bundle)
+}
+
+/// Of nine source tokens, three that are written and one that ends them, and one that begins.
+fn weights(gates: u64) -> Bundle {
+    let tables = [("source_embedding", [9, 3]), ("target_embedding", [5, 3]), ("head", [4, 4])];
+    let bundle = tables.iter().fold(Bundle::new(), |bundle, (prefix, shape)| bundle.weight(&format!("{prefix}weight"), shape));
+    let bundle = ["encoder", "decoder"].iter().fold(bundle, |bundle, prefix| {
+        let name = |rest: &str| format!("{prefix}{rest}_l0");
+        let bundle = bundle.weight(&name("weight_ih"), &[4 * gates, 3]).weight(&name("weight_hh"), &[4 * gates, 4]);
+        bundle.weight(&name("bias_ih"), &[4 * gates]).weight(&name("bias_hh"), &[4 * gates])
+    });
+    bundle.weight("headbias", &[4])
 }
 
 fn text(changes: &[Parameter]) -> Result<Described<Seq2seq>, Refusal> {
-    described(&TEXT.map(|(name, text)| (name, text.into())), changes)
+    described(&TEXT.map(|(name, text)| (name, text.into())), changes, &weights(gates(changes)))
 }
 
 fn ids(changes: &[Parameter]) -> Result<Described<Seq2seq>, Refusal> {
-    described(&[("mode", "ids".into()), ("source_vocabulary", 9.into()), ("target_vocabulary", 4.into())], changes)
+    described(
+        &[("mode", "ids".into()), ("source_vocabulary", 9.into()), ("target_vocabulary", 4.into())],
+        changes,
+        &weights(gates(changes)),
+    )
+}
+
+fn gates(changes: &[Parameter]) -> u64 {
+    if changes.contains(&("cell", "gru".into())) { 3 } else { 4 }
 }
 
 fn of(chain: u32, stage: u32, output: u32) -> OutputRef {
@@ -102,6 +122,71 @@ fn wrong_parameters_are_refused_in_a_sentence() {
     assert_eq!(text(&[("alphabet", "aba".into())]).err().unwrap().sentence(), "parameter `alphabet` holds 'a' twice");
     let unused = ids(&[("alphabet", "ab".into())]).err().unwrap();
     assert!(unused.sentence().starts_with("parameter `alphabet` is unknown or unused here"), "{unused:?}");
+}
+
+#[test]
+fn parameters_that_contradict_the_weights_are_named() {
+    type Change = fn(Bundle) -> Bundle;
+    let cases: [(bool, &[Parameter], Change, &str); 13] = [
+        (true, &[("eos", 99.into())], |b| b, "parameter `eos` is token 99, but `headweight` has 4 rows (its shape is [4, 4])"),
+        (true, &[("go", 5.into())], |b| b, "parameter `go` is token 5, but `target_embeddingweight` has 5 rows"),
+        (
+            true,
+            &[("alphabet", "abcdefghij".into())],
+            |b| b,
+            "parameter `alphabet` holds 10 characters, but `source_embeddingweight` has 9 rows",
+        ),
+        (
+            true,
+            &[("target_alphabet", "vwxyz".into()), ("eos", 5.into())],
+            |b| b,
+            "parameter `target_alphabet` holds 5 characters, but `headweight` has 4 rows",
+        ),
+        (false, &[("source_vocabulary", 8.into())], |b| b, "parameter `source_vocabulary` is 8, but `source_embeddingweight` has 9 rows"),
+        (false, &[("target_vocabulary", 5.into())], |b| b, "parameter `target_vocabulary` is 5, but `headweight` has 4 rows"),
+        (true, &[("embedding", 4.into())], |b| b, "parameter `embedding` is 4, but `source_embeddingweight` has 3 columns"),
+        (true, &[("hidden", 5.into())], |b| b, "parameter `hidden` is 5, but `encoderweight_hh_l0` has 4 columns"),
+        (true, &[], |b| b.weight("decoderweight_hh_l0", &[20, 5]), "parameter `hidden` is 4, but `decoderweight_hh_l0` has 5 columns"),
+        (true, &[], |b| b.weight("headweight", &[4, 8]), "parameter `head` is \"head\", but `headweight` takes 8 numbers"),
+        (
+            true,
+            &[],
+            |b| b.weight("headweight", &[8, 4]).weight("headbias", &[8]),
+            "parameter `target_embedding` is \"target_embedding\", but `target_embeddingweight` has 5 rows, and `headweight` scores token 7 too",
+        ),
+        (
+            true,
+            &[],
+            |b| b.weight("encoderweight_ih_l1", &[16, 4]),
+            "parameter `encoder` is \"encoder\", which has `encoderweight_ih_l1`: this",
+        ),
+        (
+            true,
+            &[],
+            |b| b.without("decoderbias_ih_l0").without("decoderbias_hh_l0"),
+            "parameter `decoder` is \"decoder\", a layer without `decoderbias_ih_l0`, and this plugin needs it: add it with 16 zeros",
+        ),
+    ];
+    for (is_text, changes, change, sentence) in cases {
+        let mode = TEXT.map(|(name, text)| (name, text.into()));
+        let ids = [("mode", "ids".into()), ("source_vocabulary", 9.into()), ("target_vocabulary", 4.into())];
+        let mode = if is_text { &mode[..] } else { &ids };
+        let refusal = described(mode, changes, &change(weights(4))).err().unwrap();
+        assert!(refusal.sentence().starts_with(sentence), "{refusal:?} is not: {sentence}");
+    }
+}
+
+#[test]
+fn an_alphabet_has_the_form_that_texts_are_read_in() {
+    let jamo = |form: &str| text(&[("alphabet", "\u{1112}\u{1161}\u{11ab}".into()), ("normal_form", form.into())]);
+    let model = jamo("nfd").unwrap();
+    let growth = model.unfold(&TestRequest::new().text("in", "한")).unwrap();
+    assert_eq!(growth.chains[0].stages[0].inputs[0], Source::Ints(vec![0, 1, 2]));
+    assert!(jamo("nfc").err().unwrap().sentence().contains("`normal_form = \"nfc\"` joins to '하'"));
+    assert_eq!(
+        jamo("NFC").err().unwrap().sentence(),
+        "parameter `normal_form` must be \"nfc\" or \"nfd\" or \"nfkc\" or \"none\", it is \"NFC\""
+    );
 }
 
 #[test]

@@ -23,6 +23,11 @@ impl Vocabulary {
         }
     }
 
+    /// How many there are.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
     fn find(&self, token: &str) -> Option<i64> {
         self.tokens.binary_search_by(|(known, _)| known.as_str().cmp(token)).ok().map(|found| self.tokens[found].1)
     }

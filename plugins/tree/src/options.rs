@@ -1,6 +1,8 @@
 //! The parameters of `tree`.
 
+use cellwright_guest::BundleWeights;
 use cellwright_guest::prelude::*;
+use layers::{Matrix, Prefix, embedding, linear};
 
 use crate::expression::Vocabulary;
 
@@ -25,6 +27,7 @@ pub(crate) enum Mode {
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) mode: Mode,
+    pub(crate) embedding: u32,
     pub(crate) hidden: u32,
     pub(crate) classes: u32,
     pub(crate) max_leaves: u32,
@@ -35,15 +38,22 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) fn read(parameters: &Parameters) -> Result<Self, Refusal> {
+    /// Reads the parameters, and compares them with the weights.
+    pub(crate) fn read(parameters: &Parameters, bundle: &Bundle) -> Result<Self, Refusal> {
+        let options = Self::parse(parameters)?;
+        parameters.refuse_unknown()?;
+        options.check(&bundle.weights())?;
+        Ok(options)
+    }
+
+    fn parse(parameters: &Parameters) -> Result<Self, Refusal> {
         let mode = match parameters.choice_or_first("mode", &[("text", true), ("arrays", false)])? {
             true => text(parameters)?,
             false => Mode::Arrays,
         };
-        // A size the weights have anyway; asked for so that a model says what it is.
-        parameters.positive("embedding")?;
         Ok(Self {
             mode,
+            embedding: parameters.positive("embedding")?,
             hidden: parameters.positive("hidden")?,
             classes: parameters.positive("classes")?,
             max_leaves: parameters.positive_or("max_leaves", 1024)?,
@@ -53,6 +63,33 @@ impl Options {
             head: parameters.text("head")?.into(),
         })
     }
+
+    fn check(&self, weights: &BundleWeights) -> Result<(), Refusal> {
+        let named = |parameter, value| Prefix { parameter, value };
+        let table = embedding(weights, named("leaf_embedding", &self.leaf_embedding), self.embedding)?;
+        if let Mode::Text { vocabulary, .. } = &self.mode {
+            table.check_list("vocabulary", vocabulary.tokens(), "tokens")?;
+        }
+        let [leaf, node, head] = [("leaf", &self.leaf), ("node", &self.node), ("head", &self.head)].map(|(name, value)| named(name, value));
+        let (leaves, nodes, classes) = (linear(weights, leaf)?, linear(weights, node)?, linear(weights, head)?);
+        check_gates(&leaves, self.hidden, 3)?;
+        check_gates(&nodes, self.hidden, 5)?;
+        leaves.check_inputs(leaf, self.embedding.into(), "`embedding`")?;
+        nodes.check_inputs(node, u64::from(self.hidden) * 2, "`hidden`, of two children")?;
+        classes.check_inputs(head, self.hidden.into(), "`hidden`")?;
+        classes.check_rows("classes", self.classes)
+    }
+}
+
+fn check_gates(matrix: &Matrix, hidden: u32, gates: u64) -> Result<(), Refusal> {
+    let (name, have, want) = (matrix.name(), matrix.rows(), u64::from(hidden) * gates);
+    if have == want {
+        return Ok(());
+    }
+    Err(Parameters::refusal(
+        "hidden",
+        format!("is {hidden}, so that `{name}` must have {gates} · {hidden} = {want} rows, but it has {have}"),
+    ))
 }
 
 fn text(parameters: &Parameters) -> Result<Mode, Refusal> {

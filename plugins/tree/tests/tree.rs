@@ -8,10 +8,22 @@ use cellwright_tree::Tree;
 type Parameter<'a> = (&'a str, Value);
 
 fn described(mode: &[Parameter]) -> Described<Tree> {
+    with(mode, &weights()).expect("these parameters are right")
+}
+
+fn weights() -> Bundle {
+    let linear = |bundle: Bundle, name: &str, rows, columns| {
+        bundle.weight(&format!("{name}weight"), &[rows, columns]).weight(&format!("{name}bias"), &[rows])
+    };
+    let bundle = linear(Bundle::new().weight("leaf_embeddingweight", &[6, 3]), "leaf", 12, 3);
+    linear(linear(bundle, "node", 20, 8), "head", 5, 4)
+}
+
+fn with(mode: &[Parameter], bundle: &Bundle) -> Result<Described<Tree>, Refusal> {
     let texts = ["leaf_embedding", "leaf", "node", "head"].map(|name| (name, Value::from(name)));
     let sizes = [("embedding", 3), ("hidden", 4), ("classes", 5), ("max_leaves", 6)].map(|(name, size)| (name, Value::Int(size)));
     let parameters: Vec<Parameter> = texts.into_iter().chain(sizes).chain(mode.iter().cloned()).collect();
-    Described::new(&parameters).expect("these parameters are right")
+    Described::with_bundle(&parameters, bundle)
 }
 
 fn text() -> Described<Tree> {
@@ -52,6 +64,39 @@ fn a_single_leaf_has_no_internal_nodes() {
     assert_eq!(lengths(&from_text), [(0, Extent::Fixed(1)), (2, Extent::Fixed(1))]);
     let request = TestRequest::new().ints("tokens", &[1], &[1]).ints("children", &[0, 2], &[]);
     assert_eq!(arrays().unfold(&request).unwrap(), from_text);
+}
+
+#[test]
+fn parameters_that_contradict_the_weights_are_named() {
+    type Change = fn(Bundle) -> Bundle;
+    let long: &[&str] = &["1", "2", "3", "4", "5", "6", "7"];
+    let text = [("input", "text".into()), ("brackets", "lists".into()), ("vocabulary", long.into())];
+    let cases: [(&[Parameter], Change, &str); 7] = [
+        (&text, |b| b, "parameter `vocabulary` holds 7 tokens, but `leaf_embeddingweight` has 6 rows (its shape is [6, 3])"),
+        (&[], |b| b.weight("leaf_embeddingweight", &[6, 4]), "parameter `embedding` is 3, but `leaf_embeddingweight` has 4 columns"),
+        (
+            &[],
+            |b| b.weight("leafweight", &[15, 3]),
+            "parameter `hidden` is 4, so that `leafweight` must have 3 · 4 = 12 rows, but it has 15",
+        ),
+        (
+            &[],
+            |b| b.weight("nodeweight", &[16, 8]),
+            "parameter `hidden` is 4, so that `nodeweight` must have 5 · 4 = 20 rows, but it has 16",
+        ),
+        (&[], |b| b.weight("headweight", &[6, 4]), "parameter `classes` is 5, but `headweight` has 6 rows"),
+        (&[], |b| b.weight("headweight", &[5, 5]), "parameter `head` is \"head\", but `headweight` takes 5 numbers"),
+        (
+            &[],
+            |b| b.without("nodebias"),
+            "parameter `node` is \"node\", a layer without bias, and this plugin needs one: add `nodebias` of 20",
+        ),
+    ];
+    for (mode, change, sentence) in cases {
+        let mode = if mode.is_empty() { &[("mode", "arrays".into())] } else { mode };
+        let refusal = with(mode, &change(weights())).err().unwrap();
+        assert!(refusal.sentence().starts_with(sentence), "{refusal:?} is not: {sentence}");
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Computes a cell graph, node by node in f64: what the host will answer, but for rounding.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use crate::testing::accept::{self, Typed};
 use crate::testing::{Array, TestRequest, Weights, operators};
-use crate::types::{Affine, Body, Cell, Chain, Datatype, Description, Extent, Feedback, Gathered, Growth, OutputRef, Source, Tensor};
+use crate::types::{Affine, Body, Cell, Chain, Datatype, Description, Extent, Feedback, Gathered, Growth, OutputRef, Port, Source, Tensor};
 
 /// Every value of a graph.
 pub struct Evaluated {
@@ -32,16 +33,16 @@ impl Evaluated {
     }
 }
 
-/// Computes the graph of a request's first growth. It stands in for the host in a test: what it does not know (ragged ports, ONNX files)
-/// the host's first version refuses too.
+/// Computes the graph of a request's first growth. It stands in for the host in a test, and takes no cell that the host refuses. All weights
+/// are FP32, and integers are exact below 2⁵³.
 ///
 /// # Panics
-/// The graph or its weights do not fit the cells: the sentence says where.
+/// The host would refuse a cell, or the graph or its weights do not fit the cells: the sentence says where.
 #[must_use]
 pub fn evaluate(description: &Description, growth: &Growth, request: &TestRequest, weights: &Weights) -> Evaluated {
     let mut evaluated = Evaluated { chains: vec![], outputs: BTreeMap::new() };
     for chain in &growth.chains {
-        Run { description, request, weights, chain, evaluated: &mut evaluated }.run();
+        Run { description, growth, request, weights, chain, evaluated: &mut evaluated }.run();
     }
     for output in &growth.outputs {
         let array = match &output.from {
@@ -61,6 +62,7 @@ pub fn evaluate(description: &Description, growth: &Growth, request: &TestReques
 
 struct Run<'a> {
     description: &'a Description,
+    growth: &'a Growth,
     request: &'a TestRequest,
     weights: &'a Weights,
     chain: &'a Chain,
@@ -80,6 +82,11 @@ impl Run<'_> {
             for stage in 0..self.chain.stages.len() {
                 let outputs = self.node(step, stage);
                 self.own()[step].push(outputs);
+            }
+            if let Some(stop) = self.chain.stop {
+                let port = self.port(self.chain, stop.stage, stop.output);
+                let fits = port.datatype == Datatype::Bool && matches!(port.shape[..], [] | [1]);
+                assert!(fits, "a stop is one BOOL, not `{}`, {} {:?}", port.name, port.datatype.name(), port.shape);
             }
             let stop = self.chain.stop.is_some_and(|stop| self.own()[step][stop.stage as usize][stop.output as usize].values[0] != 0.0);
             if stop {
@@ -101,8 +108,9 @@ impl Run<'_> {
         for (input, source) in sources.iter().enumerate() {
             let fed = chain.feedback.iter().find(|fed| (fed.to_stage as usize, fed.input as usize) == (stage, input));
             let (array, port) = (self.input(step, source, fed, cell, input), &cell.inputs[input]);
-            let shape: Vec<usize> = port.shape.iter().map(|extent| *extent as usize).collect();
-            assert_eq!(array.shape, shape, "input `{}` of cell `{}`, step {step}", port.name, cell.name);
+            assert_eq!(array.shape, extents(port), "input `{}` of cell `{}`, step {step}", port.name, cell.name);
+            let (given, wanted) = (self.datatype(source, port), port.datatype);
+            assert_eq!(given, wanted, "input `{}` of cell `{}` is {}; nothing is converted silently", port.name, cell.name, wanted.name());
             inputs.push(array);
         }
         body(cell, inputs, self.weights)
@@ -111,16 +119,18 @@ impl Run<'_> {
     fn input(&mut self, step: usize, source: &Source, fed: Option<&Feedback>, cell: &Cell, input: usize) -> Array {
         if let Some(fed) = fed.filter(|_| step > 0) {
             assert!(cell.inputs[input].carried, "input `{}` of cell `{}` is fed back, but is no state", cell.inputs[input].name, cell.name);
+            let (from, to) = (self.port(self.chain, fed.stage, fed.output), &cell.inputs[input]);
+            assert_eq!(from.datatype, to.datatype, "input `{}` of cell `{}` takes feedback of another datatype", to.name, cell.name);
             return self.own()[step - 1][fed.stage as usize][fed.output as usize].clone();
         }
         match source {
             Source::Zeros => {
-                let shape: Vec<usize> = cell.inputs[input].shape.iter().map(|extent| *extent as usize).collect();
+                let shape = extents(&cell.inputs[input]);
                 Array::new(&shape, vec![0.0; shape.iter().product()])
             }
             Source::Literal(tensor) => literal(tensor, &cell.inputs[input].shape),
-            Source::Ints(values) => Array::scalar(values[step] as f64),
-            Source::Index(at) => Array::scalar(place(*at, step, 0) as f64),
+            Source::Ints(values) => Array::new(&extents(&cell.inputs[input]), vec![values[step] as f64]),
+            Source::Index(at) => Array::new(&extents(&cell.inputs[input]), vec![place(*at, step, 0) as f64]),
             Source::Rows(rows) => self.request.array(rows.tensor).row(place(rows.at, step, 0)),
             Source::Steps(steps) => {
                 let executed = self.evaluated.chains[steps.of.chain as usize].len();
@@ -137,37 +147,74 @@ impl Run<'_> {
     }
 }
 
-fn body(cell: &Cell, inputs: Vec<Array>, weights: &Weights) -> Vec<Array> {
-    let Body::Operators(operators) = &cell.body else { panic!("cell `{}` is an ONNX file, which is not evaluated here", cell.name) };
-    let mut values: BTreeMap<&str, Array> = cell.inputs.iter().map(|port| port.name.as_str()).zip(inputs).collect();
-    let integers = cell
-        .inputs
-        .iter()
-        .filter(|port| !matches!(port.datatype, Datatype::Fp16 | Datatype::Bf16 | Datatype::Fp32 | Datatype::Fp64 | Datatype::Bool));
-    let mut whole: BTreeSet<&str> = integers.map(|port| port.name.as_str()).collect();
-    for operator in operators {
-        let find = |name: &String| {
-            let found = values.get(name.as_str()).or_else(|| weights.get(name));
-            found.unwrap_or_else(|| panic!("`{name}` in cell `{}` is neither a value nor a weight", cell.name))
-        };
-        let mut outputs = operators::compute(operator, &operator.inputs.iter().map(find).collect::<Vec<_>>());
-        let inputs: Vec<bool> = operator.inputs.iter().map(|name| whole.contains(name.as_str())).collect();
-        if operators::is_whole(operator, &inputs) {
-            outputs.iter_mut().flat_map(|array| &mut array.values).for_each(|value| *value = value.trunc());
-            whole.extend(operator.outputs.iter().map(String::as_str));
-        }
-        for (name, array) in operator.outputs.iter().zip(outputs) {
-            assert!(values.insert(name, array).is_none(), "`{name}` in cell `{}` is computed twice", cell.name);
+impl Run<'_> {
+    /// The datatype that a source gives to a port.
+    fn datatype(&self, source: &Source, port: &Port) -> Datatype {
+        let of = |of: &OutputRef| self.port(&self.growth.chains[of.chain as usize], of.stage, of.output).datatype;
+        match source {
+            Source::Zeros | Source::Pick(_) | Source::Many(_) => port.datatype,
+            Source::Literal(tensor) => tensor.datatype,
+            // Numbers go into INT32 and INT64.
+            Source::Ints(_) | Source::Index(_) if port.datatype == Datatype::Int32 => Datatype::Int32,
+            Source::Ints(_) | Source::Index(_) => Datatype::Int64,
+            Source::Rows(rows) => self.request.datatype(rows.tensor),
+            Source::Steps(steps) => of(&steps.of),
+            Source::Last(last) => of(last),
+            Source::Nodes(nodes) => {
+                let chain = nodes.of.first().map_or(self.chain, |node| &self.growth.chains[node.chain as usize]);
+                self.port(chain, nodes.stage, nodes.output).datatype
+            }
+            Source::Sibling(sibling) => self.port(self.chain, sibling.stage, sibling.output).datatype,
         }
     }
-    let output = |port: &crate::types::Port| {
-        let array =
-            values.get(port.name.as_str()).unwrap_or_else(|| panic!("output `{}` of cell `{}` is not computed", port.name, cell.name));
-        let shape: Vec<usize> = port.shape.iter().map(|extent| *extent as usize).collect();
-        assert_eq!(array.shape, shape, "output `{}` of cell `{}`", port.name, cell.name);
-        array.clone()
+
+    fn port(&self, chain: &Chain, stage: u32, output: u32) -> &Port {
+        &self.description.cells[chain.stages[stage as usize].cell as usize].outputs[output as usize]
+    }
+}
+
+fn body(cell: &Cell, inputs: Vec<Array>, weights: &Weights) -> Vec<Array> {
+    let Body::Operators(operators) = &cell.body else { panic!("cell `{}` is an ONNX file, which is not evaluated here", cell.name) };
+    accept::ports(cell).unwrap_or_else(|sentence| panic!("cell `{}`: {sentence}", cell.name));
+    let mut values: BTreeMap<&str, Typed> = BTreeMap::new();
+    let bind = |values: &mut BTreeMap<_, _>, name, value| {
+        let taken = weights.contains_key(name) || values.insert(name, value).is_some();
+        assert!(!taken, "`{name}` in cell `{}` is the name of two values, or of a weight", cell.name);
+    };
+    for (port, array) in cell.inputs.iter().zip(inputs) {
+        bind(&mut values, port.name.as_str(), Typed { array, datatype: port.datatype, batched: true });
+    }
+    for (position, operator) in operators.iter().enumerate() {
+        let find = |name: &String| {
+            let found = values.get(name.as_str()).cloned().or_else(|| weights.get(name).cloned().map(Typed::weight));
+            found.unwrap_or_else(|| panic!("`{name}` in cell `{}` is neither a value nor a weight", cell.name))
+        };
+        let inputs: Vec<Typed> = operator.inputs.iter().map(find).collect();
+        let inputs: Vec<&Typed> = inputs.iter().collect();
+        let datatypes = accept::operator(operator, &inputs);
+        let refused = |sentence| panic!("cell `{}`, operator {position} ({}): {sentence}", cell.name, operator.kind);
+        let datatypes = datatypes.unwrap_or_else(refused);
+        let batched = inputs.iter().any(|input| input.batched);
+        let arrays = operators::compute(operator, &inputs.iter().map(|input| &input.array).collect::<Vec<_>>());
+        for ((name, mut array), datatype) in operator.outputs.iter().zip(arrays).zip(datatypes) {
+            operators::held(&mut array, datatype);
+            bind(&mut values, name, Typed { array, datatype, batched });
+        }
+    }
+    let output = |port: &Port| {
+        let value = values.get(port.name.as_str());
+        let value = value.unwrap_or_else(|| panic!("output `{}` of cell `{}` is not computed", port.name, cell.name));
+        let (declared, computed) = (port.datatype.name(), value.datatype.name());
+        assert!(value.batched, "output `{}` of cell `{}` is a constant, not a value of each row", port.name, cell.name);
+        assert_eq!(declared, computed, "output `{}` of cell `{}` is declared {declared}", port.name, cell.name);
+        assert_eq!(value.array.shape, extents(port), "output `{}` of cell `{}`", port.name, cell.name);
+        value.array.clone()
     };
     cell.outputs.iter().map(output).collect()
+}
+
+fn extents(port: &Port) -> Vec<usize> {
+    port.shape.iter().map(|extent| *extent as usize).collect()
 }
 
 fn place(at: Affine, step: usize, executed: usize) -> usize {

@@ -1,7 +1,7 @@
 //! What an operator means for one node: the rows of its inputs in, the rows of its outputs out. Slow and plain.
 
 use crate::testing::Array;
-use crate::types::{Operator, Value};
+use crate::types::{Datatype, Operator, Value};
 
 /// Computes an operator.
 ///
@@ -37,11 +37,12 @@ pub(super) fn compute(operator: &Operator, inputs: &[&Array]) -> Vec<Array> {
             let values = features(x)[attributes.ints("starts")[0]..attributes.ints("ends")[0]].to_vec();
             one(Array::new(&[values.len()], values))
         }
-        ("Where", [condition, a, b]) => one(if condition.values[0] != 0.0 { (*a).clone() } else { (*b).clone() }),
-        ("Cast", [x]) => {
-            let float = is_float(attributes.text("to"));
-            one(map(x, |a| if float { a } else { a.trunc() }))
+        ("Where", [condition, a, b]) => {
+            let (yes, no) = (pairwise(condition, a, choose), pairwise(&map(condition, |a| 1.0 - a), b, choose));
+            // Of each pair one is 0, also where the other is infinite.
+            one(pairwise(&yes, &no, |a, b| a + b))
         }
+        ("Cast", [x]) => one((*x).clone()),
         ("Reshape", [x]) => one(Array::new(&attributes.ints("shape")[1..], x.values.clone())),
         (kind, [x]) => elementwise(kind, x).map_or_else(|| over_features(kind, x, &attributes), one),
         (kind, [a, b]) if binary(kind).is_some() => one(binary(kind).map_or_else(|| (*a).clone(), |f| pairwise(a, b, f))),
@@ -52,21 +53,29 @@ pub(super) fn compute(operator: &Operator, inputs: &[&Array]) -> Vec<Array> {
     }
 }
 
-/// Whether what the operator gives are whole numbers, and the quotient of a division therefore one too; `inputs`: which of its inputs are.
-pub(super) fn is_whole(operator: &Operator, inputs: &[bool]) -> bool {
-    match operator.kind.as_str() {
-        "Constant" => Attributes(operator).int("value_int").is_some(),
-        "Cast" => !is_float(Attributes(operator).text("to")),
-        "ArgMax" => true,
-        // A table is a weight, and weights are floats; of TopK, only the places are whole.
-        "Gather" | "TopK" => false,
-        // Operands have one datatype, but for a condition, which comes first.
-        _ => inputs.last() == Some(&true),
+/// A value as a datatype holds it: integers are exact here below 2⁵³, and INT32 wraps around as in the host.
+///
+/// # Panics
+/// It holds none such.
+pub(super) fn held(array: &mut Array, datatype: Datatype) {
+    for value in &mut array.values {
+        *value = match datatype {
+            Datatype::Bool => f64::from(*value != 0.0),
+            Datatype::Uint8 | Datatype::Int32 | Datatype::Int64 => {
+                let whole = value.trunc();
+                assert!(whole.abs() < EXACT_MOST, "the integer {whole} is not evaluated here: from 2⁵³ on integers are not exact");
+                if datatype == Datatype::Int32 { wrapped(whole) } else { whole }
+            }
+            _ => *value,
+        };
     }
 }
 
-fn is_float(datatype: &str) -> bool {
-    matches!(datatype, "FP16" | "BF16" | "FP32" | "FP64")
+const EXACT_MOST: f64 = 9_007_199_254_740_992.0;
+
+#[expect(clippy::cast_possible_truncation, reason = "the host's 32-bit integers wrap around")]
+fn wrapped(whole: f64) -> f64 {
+    f64::from(whole as i64 as i32)
 }
 
 struct Attributes<'a>(&'a Operator);
@@ -89,14 +98,14 @@ impl Attributes<'_> {
         if let Some(Value::Float(value)) = self.get(name) { *value } else { panic!("{} has no `{name}`", self.0.kind) }
     }
 
-    fn text(&self, name: &str) -> &str {
-        if let Some(Value::Text(text)) = self.get(name) { text } else { panic!("{} has no `{name}`", self.0.kind) }
-    }
-
     #[expect(clippy::cast_precision_loss, reason = "constants of a cell are small")]
     fn constant(&self) -> f64 {
         self.int("value_int").map_or_else(|| self.float("value_float"), |value| value as f64)
     }
+}
+
+fn choose(condition: f64, a: f64) -> f64 {
+    if condition == 0.0 { 0.0 } else { a }
 }
 
 fn elementwise(kind: &str, x: &Array) -> Option<Array> {

@@ -72,6 +72,11 @@ impl TestRequest {
         Array::new(&shape, values)
     }
 
+    /// A tensor's datatype.
+    pub(super) fn datatype(&self, tensor: u32) -> Datatype {
+        self.numbered(tensor).0.datatype
+    }
+
     fn numbered(&self, tensor: u32) -> &(TensorSpec, Contents) {
         let position = tensor.checked_sub(self.first);
         let found = position.and_then(|position| self.tensors.get(position as usize));

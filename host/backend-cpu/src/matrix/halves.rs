@@ -1,7 +1,9 @@
-//! Products in f16: the kernels of 32-bit floats on operands that were rounded to halves before.
+//! Products in f16: the kernels of 32-bit floats, on operands that were rounded to halves before.
 //!
-//! Every half is a 32-bit float, and so is every product of two, so that no kernel has to know of them. A weight is rounded when it is packed, rows are copied
-//! to scratch memory as they are rounded. It is there for the same results as on a GPU: it takes the time of 32-bit floats, and that of rounding rows beside.
+//! Every half is a 32-bit float, and so is every product of two halves. So the kernels need not
+//! know of f16. A weight is rounded when it is packed; rows are rounded while they are copied to
+//! scratch memory. This precision exists for the same results as on a GPU. It takes the time of
+//! f32, plus the rounding.
 
 use cellwright_cell_graph::typed::F16_MOST;
 

@@ -1,10 +1,13 @@
-//! Products by the crate `gemm`, held to one summation order.
+//! Products by the crate `gemm-f32`, held to one summation order.
 //!
-//! The library chooses paths by shape. What would make a row's sum depend on the batch is kept from it: one row is computed as two (a single
-//! row is summed in another order), K is given in pieces that no cache heuristic cuts again, products with fewer than three k or two columns
-//! never come here, and no slice of columns is a single one.
+//! The library chooses paths by shape, and a row's sum must not depend on the batch. So one row is
+//! computed as two, because the library sums a single row in another order. K is given in pieces that
+//! no cache heuristic cuts again. Products with fewer than three k or two columns never come here, and
+//! no slice of columns is a single one.
 
 use std::ops::Range;
+
+use gemm_common::Parallelism;
 
 use super::{Left, Product, Target};
 
@@ -20,28 +23,29 @@ pub(super) unsafe fn run(product: &Product, lefts: &[Left], result: Target, rows
     let rows = rows.max(2);
     for (weight, left) in product.weights.iter().zip(lefts) {
         for depth in pieces(weight.k) {
+            // The library wants a result with columns together. Ours has rows together, so it is given the transposed product.
             // SAFETY: x has `rows` rows of k floats, w is k × n, the result has `rows` rows and these columns.
             unsafe {
-                gemm::gemm(
-                    rows,
+                gemm_f32::gemm::f32::get_gemm_fn()(
                     columns.len(),
+                    rows,
                     depth.len(),
                     result.rows.wrapping_add(columns.start),
-                    1,
                     result.stride as isize,
+                    1,
                     true,
-                    left.rows.add(depth.start),
-                    1,
-                    left.stride as isize,
                     weight.data.pointer().cast::<f32>().add(depth.start * product.n + columns.start),
-                    1,
                     product.n as isize,
+                    1,
+                    left.rows.add(depth.start),
+                    left.stride as isize,
+                    1,
                     1.0,
                     1.0,
                     false,
                     false,
                     false,
-                    gemm::Parallelism::None,
+                    Parallelism::None,
                 );
             }
         }

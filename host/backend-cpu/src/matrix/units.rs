@@ -1,8 +1,12 @@
-//! How threads share the columns of a product, by units.
+//! How threads share the columns of a product.
 //!
-//! Each has a part of its own, which lies together. Most of that it computes in any case; the rest of it anybody may take who is done with everything of his own,
-//! because threads that read the same caches are seldom equally fast. From one time to the next the direction changes, so that what was read last, and is still in a near
-//! cache, is read first: of weights that are twice as large as such a cache half is then there already.
+//! Each thread has a contiguous part of the columns. The last quarter of every part may be taken by
+//! any thread that is done with its own, because threads that share caches are seldom equally fast.
+//!
+//! The direction changes from one step of a cell to the next. The weights that were read last are
+//! still in a near cache and are read first. Of weights twice as large as such a cache, half are
+//! then there already. First halves of cells do not turn: other weights are read between two of
+//! them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

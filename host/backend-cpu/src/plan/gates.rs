@@ -1,4 +1,9 @@
-//! Gates: a product is one operation with the sigmoid or the tanh that it alone reads.
+//! Gates: a product of floats and the sigmoid or tanh that it alone reads become one operation.
+//!
+//! An LSTM's nine passes over a row become four. Gates stay a step of their own behind the matrix
+//! product. Computing them column by column as the product goes on was slower. Between the columns
+//! of a gate and the same ones of the next, so many weights pass the second cache that little is
+//! left of the first.
 
 use cellwright_cell_graph::typed::{BinaryKind, UnaryKind};
 

@@ -1,4 +1,13 @@
-//! What is done with rows on their way in and out: packed for products as they are gathered, left where they lie, or copied.
+//! Which rows are copied, packed or left where they lie, on their way into a plan and out of it.
+//!
+//! - A product of rounded numbers packs its rows. A row that is a whole input of the cell is packed
+//!   as it is gathered, once for all products that pack it alike and for all threads. It is there
+//!   as floats only if something else reads it too.
+//! - Products of floats by vectors, and element-wise groups, read rows where they lie: in the
+//!   arena, in a request's tensor or in the result of a first half.
+//! - Outputs that groups alone make are written to the slots where they will be read.
+//! - Everything else is copied. Groups read short rows as copies, too: below one kilobyte a copy is
+//!   as fast, and several rows are then one call.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,10 @@
-//! Projections of which only the best few results are read, or a softmax, or the best few of that: what is looked for is found as they are made. Where the
-//! best are wanted, they never stand in memory as a whole.
+//! Projections whose full result nobody reads: only its best few elements, its softmax, or the best
+//! few of that (`ArgMax`, `TopK` up to 64).
+//!
+//! They are computed a stretch of columns at a time, and each row's finds are passed on from
+//! stretch to stretch. Threads keep the finds of their own columns, which are then put together in
+//! the order of the columns. The finds are those of a whole row, bit for bit, ties and NaN
+//! included. Where only the best are wanted, the row never stands in memory as a whole.
 
 mod screened;
 mod softmax;

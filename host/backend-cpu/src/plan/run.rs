@@ -1,4 +1,17 @@
 //! Carries a plan out over the rows of a frame. Nothing here allocates.
+//!
+//! A team shares the work by columns or by rows:
+//!
+//! - By columns for few rows, or if the last cache does not keep the weights. Each thread computes
+//!   some columns of every product, so each weight is read by one thread. The rest of the plan goes
+//!   on by rows, and most sums of a row come from other cores.
+//! - By rows from 16 rows a thread on, if the last cache keeps all weights in use, those of the
+//!   first half included (`cache`). Each thread takes its rows through the whole plan, and threads
+//!   meet at its end only.
+//!
+//! A large batch that is shared by rows is computed in parts of about 32 rows a thread. So its rows
+//! stay in a near cache from step to step. AMX multiplies faster than weights are read: it stays
+//! with columns and large parts, and so do products of the library.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell, sums};
+use cellwright_conformance::cells::{self, Draft};
 
 use super::{LeftPlace, Plan, StepKind};
 use crate::level::{Kernels, Level};

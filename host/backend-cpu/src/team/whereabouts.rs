@@ -1,10 +1,13 @@
-//! Where a helper wakes up: not on the processor of the thread that calls it, which has that one for as long as the job takes.
+//! Where a helper wakes up: not on the processor of the thread that calls it.
 //!
-//! In a virtual machine (seen under KVM) Linux prefers the waker's processor to an idle one whose virtual processor is halted, likely because it cannot tell
-//! whether that one would have a processor of its own (`available_idle_cpu`). So with nothing else to do a helper that was asleep would be put where it has to wait, beside an
-//! idle processor, until the caller has done its part; and be asleep again by the next job.
+//! In a virtual machine (seen under KVM) Linux prefers the waker's processor to an idle one whose
+//! virtual processor is halted. Probably it cannot tell whether that one would get a processor of
+//! its own (`available_idle_cpu`). A helper that was asleep would then wait behind its caller,
+//! beside an idle processor, and be asleep again by the next job.
 //!
-//! Where a helper may be is an explicit choice from then on, in the eyes of the system: of processors that a container is given later it may not have all.
+//! So a worker that wakes a helper first removes its own processor from the helper's set. The
+//! helper restores the set as soon as it runs. To the system the set is then an explicit choice: if
+//! a container is given more processors later, a helper may not use all of them.
 
 #[cfg(target_os = "linux")]
 pub(super) use linux::Whereabouts;

@@ -1,10 +1,18 @@
-//! The first halves of cells: run for several steps at once, or for tokens that are not in their table yet.
+//! First halves of cells: computed for several steps at once, or for tokens that a table lacks.
 //!
-//! A worker that is given several steps of a batch has all inputs that are not carried at hand. What depends on them alone it computes for all those
-//! steps first, as one batch, so that its weights are read once. If the rows are few and the request brought all of that with it, it does so for later
-//! tasks' steps too ([`kept`]). A row that is not executed after all, because its chain stopped or its request died, was computed in vain, as rows
-//! queued beyond a stop are; nothing is told of it. Where a table is asked ([`lookup`]), a token of a later step that it has not yet is computed with those
-//! of this step. Of a cell that is taken input by input ([`parts`]) what each input adds is looked up or computed for the rows of a batch.
+//! A task of several steps brings all inputs that are not carried. The part that depends on those
+//! alone is computed first, for all steps in one batch, so that its weights are read once. That is
+//! worth it where few rows would read more than 1 MiB of weights each time; larger batches run the
+//! cell as a whole. If the request brought those inputs along, later tasks' steps are computed too
+//! ([`kept`]).
+//!
+//! A table ([`lookup`]) may lack a token of this step. Tokens of later steps that it lacks are then
+//! computed together with it. In a cell that is taken input by input ([`parts`]), what each input
+//! adds is looked up or computed for the rows of a batch.
+//!
+//! Rows may be computed in vain, as rows queued beyond a stop are: their chain stopped or their
+//! request died. Nothing is reported for them. The result never tells which of these ways was
+//! taken.
 
 mod kept;
 mod lookup;

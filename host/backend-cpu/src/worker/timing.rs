@@ -1,10 +1,16 @@
-//! How long batches take, and where a worker's time goes.
+//! How long batches take (for calibration), and where a worker's time goes.
+//!
+//! A cell with a table is timed as if every token were in it, because most steps find theirs. A
+//! batch of new tokens may take longer: the time counts as at least a fifth of that. A cell that is
+//! taken input by input is timed as if half of what its inputs add were computed. A batch is timed
+//! on zeros, so a screened projection, whose rows then need no closer look, is timed somewhat too
+//! short.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{CellIndex, DeviceLost};
+use cellwright_backend::{CellTypeId, DeviceLost};
 
 use super::{CpuWorker, Shares, transfer};
 use crate::plan::{Memory, Plan, RefusedRow};
@@ -21,7 +27,7 @@ const LOOKED_UP: usize = 2;
 impl CpuWorker {
     /// How long a batch takes on the threads that are there, from gathered inputs on. Of a cell that has a table: the rest of the cell, as if every token were in it already,
     /// unless one of which no token is there takes [`FILLING`] times as long. Of a cell that is taken input by input: as if one in [`LOOKED_UP`] of what its inputs add were computed, unless there are no tables.
-    pub(super) fn timed(&mut self, index: CellIndex, rows: u32) -> Result<Duration, DeviceLost> {
+    pub(super) fn timed(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         let Some(loaded) = self.cells.get(index.index()).and_then(Option::as_ref) else {
             return Err(self.lost(format!("cell {} is to be timed, but is not loaded", index.0)));
         };

@@ -1,4 +1,11 @@
-//! Rows into a frame and out of it: the arena, the request's tensors and literals on one side, the plan's inputs and outputs on the other.
+//! Rows into a frame and out of it: arena, request tensors and literals on one side, the plan's
+//! inputs and outputs on the other.
+//!
+//! The frame has a pointer for each row that is read or written where it lies (`plan::moves`). It
+//! has room for rows without such a place: zeros, unaligned bytes, values that nobody holds.
+//! Writing an output straight into the arena is sound for two reasons. A lane's next node never has
+//! the place of the node that it reads, and all other readers of a place have run before it is
+//! given away.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -236,9 +243,9 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    use cellwright_backend::conformance::cells::Draft;
     use cellwright_cell_graph::typed::Precision;
     use cellwright_cell_graph::{Datatype, Tensor, sums};
+    use cellwright_conformance::cells::Draft;
 
     use super::*;
     use crate::level::{Kernels, Level};

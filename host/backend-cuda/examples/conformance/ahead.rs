@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
-use cellwright_backend::conformance::{cells, hoisting};
-use cellwright_backend::{CellIndex, LaneIndex};
+use cellwright_backend::{CellTypeId, LaneId};
 use cellwright_backend_cuda::CudaOptions;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source};
 use cellwright_cell_graph::{Tensor, TypedCell};
+use cellwright_conformance::driver::{Driver, growth_of, independent};
+use cellwright_conformance::{cells, hoisting};
 use serde_json::{Map, Value, json};
 
 use super::Where;
@@ -79,10 +79,10 @@ fn round(place: Where, cell: &[Arc<TypedCell>], x: &Arc<Tensor>, (rows, steps, a
     // The first request shows the device its kernels and graphs.
     let mut took = Duration::ZERO;
     for _ in 0..2 {
-        let lanes: Vec<LaneIndex> = (0..rows).map(|_| lane(&mut driver, x)).collect();
+        let lanes: Vec<LaneId> = (0..rows).map(|_| lane(&mut driver, x)).collect();
         let tasks: Vec<_> = (0..STEPS)
             .step_by(steps as usize)
-            .map(|step| driver.prepare(CellIndex(0), &lanes.iter().map(|lane| (*lane, step)).collect::<Vec<_>>(), steps))
+            .map(|step| driver.prepare(CellTypeId(0), &lanes.iter().map(|lane| (*lane, step)).collect::<Vec<_>>(), steps))
             .collect();
         let (began, mut outstanding) = (Instant::now(), 0);
         for task in tasks {
@@ -105,7 +105,7 @@ fn lstm(hidden: usize) -> Arc<TypedCell> {
 }
 
 /// A chain over the request's rows that delivers nothing.
-fn lane(driver: &mut Driver, x: &Arc<Tensor>) -> LaneIndex {
+fn lane(driver: &mut Driver, x: &Arc<Tensor>) -> LaneId {
     let mut chain = independent(0, 2, vec![Source::Rows { tensor: 0, at: Affine::EVERY }, Source::Zeros, Source::Zeros], STEPS);
     chain.sequential = true;
     let stage = &mut chain.stages[0];

@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::conformance::cells::{self, Draft};
-use cellwright_backend::{Backend, CellIndex};
+use cellwright_backend::{Backend, CellTypeId};
 use cellwright_backend_cuda::driver::{DeviceAddress, Done, Driver, GraphLaunch, Launch, Pinned, Stream, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor};
+use cellwright_conformance::cells::{self, Draft};
 use serde_json::{Map, Value, json};
 
 use super::Where;
@@ -156,9 +156,9 @@ fn step(place: Where, of: &dyn Fn(usize) -> Draft) -> Value {
         let options = CudaOptions { arena_bytes: Some(64 << 20), tf32, ..CudaOptions::default() };
         let mut worker = CudaWorker::new(open(place), options).unwrap_or_else(|fault| panic!("{fault}"));
         let cell = of(hidden).at(precision).resolve();
-        worker.load(CellIndex(0), &cell).unwrap_or_else(|error| panic!("{error}"));
+        worker.load(CellTypeId(0), &cell).unwrap_or_else(|error| panic!("{error}"));
         for rows in batches {
-            let time = worker.time_batch(CellIndex(0), *rows).unwrap_or_else(|lost| panic!("{lost}"));
+            let time = worker.time_batch(CellTypeId(0), *rows).unwrap_or_else(|lost| panic!("{lost}"));
             figures.insert(format!("{name}_{rows}_us"), json!(microseconds(time)));
         }
     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
-use cellwright_backend::conformance::{cells, hoisting};
-use cellwright_backend::{CellIndex, LaneIndex};
+use cellwright_backend::{CellTypeId, LaneId};
 use cellwright_backend_cuda::CudaOptions;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source};
+use cellwright_conformance::driver::{Driver, growth_of, independent};
+use cellwright_conformance::{cells, hoisting};
 use serde_json::{Map, Value, json};
 
 use super::Where;
@@ -55,11 +55,11 @@ pub(crate) fn times(place: Where) -> Value {
     for rows in batches {
         for graphs in [false, true] {
             let mut driver = Driver::new(with(place, options(graphs)), &cell);
-            let lanes: Vec<LaneIndex> = (0..*rows).map(|_| lane(&mut driver)).collect();
+            let lanes: Vec<LaneId> = (0..*rows).map(|_| lane(&mut driver)).collect();
             let mut least = Duration::MAX;
             for round in 0..=ROUNDS {
                 let rows: Vec<_> = lanes.iter().map(|lane| (*lane, round as u32 * STEPS)).collect();
-                let task = driver.prepare(CellIndex(0), &rows, STEPS);
+                let task = driver.prepare(CellTypeId(0), &rows, STEPS);
                 let began = Instant::now();
                 driver.submit(task);
                 driver.complete();
@@ -73,7 +73,7 @@ pub(crate) fn times(place: Where) -> Value {
 }
 
 /// A chain that goes on from nothing, and delivers nothing.
-fn lane(driver: &mut Driver) -> LaneIndex {
+fn lane(driver: &mut Driver) -> LaneId {
     let mut chain = independent(0, 2, vec![Source::Zeros, Source::Zeros, Source::Zeros], (ROUNDS as u32 + 1) * STEPS);
     chain.sequential = true;
     let stage = &mut chain.stages[0];

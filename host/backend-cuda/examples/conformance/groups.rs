@@ -1,9 +1,9 @@
 //! The same groups of operations by a compiler's kernels and by the program's own interpreter: bit by bit the same.
 
-use cellwright_backend::conformance::hoisting;
 use cellwright_backend_cuda::CudaWorker;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
+use cellwright_conformance::hoisting;
 use serde_json::{Value, json};
 
 use super::parts::small;

@@ -4,15 +4,15 @@
 
 use std::sync::Arc;
 
-use cellwright_backend::conformance::cells::Draft;
-use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
-use cellwright_backend::conformance::{Tolerance, behaviour, families, operators};
-use cellwright_backend::{CellIndex, DeviceLost};
+use cellwright_backend::{CellTypeId, DeviceLost};
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation, What};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::Source;
+use cellwright_conformance::cells::Draft;
+use cellwright_conformance::driver::{Driver, growth_of, independent};
+use cellwright_conformance::{Tolerance, behaviour, families, operators};
 use serde_json::{Value, json};
 
 use super::Where;
@@ -61,7 +61,7 @@ fn planted() -> String {
 /// A task of one row.
 fn task(driver: &mut Driver) -> Result<(), DeviceLost> {
     let request = driver.place(Arc::new(growth_of(vec![independent(0, 1, vec![Source::Zeros], 1)])), &[], 0, &[]);
-    let task = driver.prepare(CellIndex(0), &[(request.lanes[0][0], 0)], 1);
+    let task = driver.prepare(CellTypeId(0), &[(request.lanes[0][0], 0)], 1);
     driver.backend.submit(task)?;
     driver.backend.complete().map(drop)
 }

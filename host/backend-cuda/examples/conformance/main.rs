@@ -11,7 +11,7 @@ mod figures;
 mod graphs;
 mod groups;
 mod guards;
-mod library;
+mod launches;
 mod parts;
 mod peers;
 mod steps;
@@ -53,10 +53,7 @@ impl Where {
     pub(crate) fn open_with(self, groups: Groups) -> Result<Box<dyn Driver>, String> {
         let compiles = groups == Groups::Compiled;
         match self {
-            Self::Emulated => {
-                let lag = Duration::from_micros(20);
-                Ok(Box::new(Emulated::new(&Emulation { lag, compiles, multiplies: true, ..Emulation::default() })))
-            }
+            Self::Emulated => Ok(Box::new(Emulated::new(&Emulation { lag: Duration::from_micros(20), compiles, ..Emulation::default() }))),
             Self::Device(number) => {
                 let facts = devices().map_err(|absent| absent.to_string())?.into_iter().find(|facts| facts.ordinal == number);
                 let facts = facts.ok_or_else(|| format!("there is no GPU cuda:{number}"))?;

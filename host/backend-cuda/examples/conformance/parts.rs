@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use cellwright_backend::Backend;
-use cellwright_backend::conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, cells, families, hoisting, invariance, operators};
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation, Injection};
 use cellwright_backend_cuda::driver::{DeviceAddress, Driver, Fault, promises};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
+use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, cells, families, hoisting, invariance, operators};
 use serde_json::{Value, json};
 
 use super::figures::done;
-use super::{Where, ahead, figures, graphs, groups, guards, library, peers, steps};
+use super::{Where, ahead, figures, graphs, groups, guards, peers, steps};
 
 /// A part: what it is called, and what runs it. It panics if it fails, and gives figures if it has any.
 pub(crate) struct Part {
@@ -63,7 +63,6 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "figures-tree", run: figures::tree },
     Part { name: "figures-graphs", run: graphs::times },
     Part { name: "figures-ahead", run: ahead::times },
-    Part { name: "figures-library", run: library::step },
 ];
 
 /// Of the suite that every backend must pass.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Where;
 use super::figures::{done, microseconds};
-use super::library::{GATES, OWN, halves, launch, median, time, words};
+use super::launches::{GATES, OWN, halves, launch, median, time, words};
 use super::parts::open;
 
 /// Steps of a graph, or of a launch that stays.

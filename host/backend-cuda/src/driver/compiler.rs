@@ -43,5 +43,5 @@ pub(super) fn refused(said: &str) {
     const SAID_MAX: usize = 2000;
     static ONCE: Once = Once::new();
     let end = (0..=SAID_MAX.min(said.len())).rev().find(|end| said.is_char_boundary(*end)).unwrap_or_default();
-    ONCE.call_once(|| tracing::warn!("a group is interpreted because the compiler does not take it; it says: {}", said[..end].trim()));
+    ONCE.call_once(|| tracing::warn!("the compiler refuses a group, which is interpreted instead: {}", said[..end].trim()));
 }

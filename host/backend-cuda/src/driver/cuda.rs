@@ -13,7 +13,6 @@ mod kernels;
 mod memory;
 mod peers;
 mod probe;
-mod products;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -26,8 +25,7 @@ pub use images::{Form, IMAGES, Image, choose};
 pub use probe::{Absent, devices};
 
 use super::{
-    Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
-    WAIT_MAX,
+    Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Stream, WAIT_MAX,
 };
 use fault::{fault, told};
 use kernels::Loaded;
@@ -56,8 +54,6 @@ pub struct CudaDriver {
     reached: Vec<Peer>,
     /// Whether it leaves the compiler alone that there may be.
     interprets: bool,
-    /// Once it was asked for.
-    products: Option<products::Library>,
 }
 
 // SAFETY: the driver's handles may be used from any thread whose current context is theirs, which every call sees to; it is never used from two at once.
@@ -111,7 +107,6 @@ impl CudaDriver {
             wait_max: WAIT_MAX,
             cooperates,
             interprets: false,
-            products: None,
         })
     }
 
@@ -252,10 +247,6 @@ impl Driver for CudaDriver {
 
     fn release(&mut self, kernel: Kernel) -> Done {
         self.unload(kernel)
-    }
-
-    fn products(&mut self) -> Result<&mut dyn Products, String> {
-        self.open_library()
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {

@@ -14,7 +14,6 @@ mod kernels;
 mod launches;
 mod memory;
 mod peers;
-mod products;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,9 +21,7 @@ use std::time::Duration;
 
 pub use control::{Control, Injection, Ran, What};
 
-use super::{
-    Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
-};
+use super::{Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Stream};
 use crate::abi::{Arguments, CompiledGroupArguments};
 use crate::driver::compiler::refused;
 use device::{Device, Work};
@@ -48,8 +45,6 @@ pub struct Emulation {
     pub reaches: bool,
     /// Whether it has a compiler: that of the machine it runs on. It is slow, and so is asked for by the tests that need it.
     pub compiles: bool,
-    /// Whether it has a library of products: loops.
-    pub multiplies: bool,
     /// Whether it has cooperative launches.
     pub cooperates: bool,
 }
@@ -64,7 +59,6 @@ impl Default for Emulation {
             ordinal: 0,
             reaches: true,
             compiles: false,
-            multiplies: false,
             cooperates: true,
         }
     }
@@ -93,7 +87,6 @@ pub struct Emulated {
     reached: Vec<Peer>,
     compiles: bool,
     cooperates: bool,
-    products: Option<products::Plans>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -126,7 +119,6 @@ impl Emulated {
             reached: Vec::new(),
             compiles: emulation.compiles,
             cooperates: emulation.cooperates,
-            products: emulation.multiplies.then(products::Plans::default),
             thread: Some(thread.expect("a thread for the emulated device")),
         }
     }
@@ -266,10 +258,6 @@ impl Driver for Emulated {
             }
             _ => Err(Fault::Refused("a kernel is released that was not compiled".to_owned())),
         }
-    }
-
-    fn products(&mut self) -> Result<&mut dyn Products, String> {
-        if self.products.is_some() { Ok(self) } else { Err("it was told to have no library of products".to_owned()) }
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {

@@ -8,9 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{
-    Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
-};
+use super::{Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Stream};
 
 /// Bytes on either side of an allocation: what it begins at multiples of, so that it still does.
 const GUARD: usize = 256;
@@ -151,10 +149,6 @@ impl Driver for GuardedDriver {
 
     fn release(&mut self, kernel: Kernel) -> Done {
         self.driver.release(kernel)
-    }
-
-    fn products(&mut self) -> Result<&mut dyn Products, String> {
-        self.driver.products()
     }
 
     fn resident_blocks(&mut self, kernel: Kernel, threads: u32, shared_bytes: u32) -> Done<u32> {

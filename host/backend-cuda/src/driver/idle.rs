@@ -9,9 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::peer::Known;
-use super::{
-    Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Products, Stream,
-};
+use super::{Compiler, DeviceAddress, Done, Driver, Event, Facts, Fault, Graph, GraphLaunch, Kernel, Launch, Matrix, Peer, Pinned, Stream};
 use crate::abi::{Arguments, BatchHead, FinishArguments, RowStatus, read, status};
 
 /// What memory is aligned to.
@@ -157,10 +155,6 @@ impl Driver for Idle {
 
     fn release(&mut self, _: Kernel) -> Done {
         Ok(())
-    }
-
-    fn products(&mut self) -> Result<&mut dyn Products, String> {
-        Err("the device computes nothing".to_owned())
     }
 
     fn resident_blocks(&mut self, _: Kernel, _: u32, _: u32) -> Done<u32> {

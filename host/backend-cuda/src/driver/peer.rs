@@ -1,4 +1,7 @@
-//! A device as others of its process know it, which read its memory by themselves.
+//! A device as other devices of its process see it when they read its memory directly.
+//!
+//! A driver's memory outlives the driver as long as a peer lives that has reached it, because that
+//! peer may have a copy from it queued.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -4,7 +4,6 @@
 
 mod graphs;
 mod peers;
-mod products;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -44,7 +43,6 @@ pub const PARTS: &[(&str, Part)] = &[
     ("launches", launches),
     ("matrices", matrices),
     ("graphs", graphs::graphs),
-    ("products", products::products),
     ("cooperation", cooperation),
     ("times", times),
     ("threads", threads),

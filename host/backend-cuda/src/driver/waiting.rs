@@ -1,6 +1,9 @@
-//! How long somebody waits for a device before it is given up.
+//! How long a device is waited for before it is given up.
 //!
-//! A device that is gone says so. One on which a kernel never ends, or whose firmware hangs, says for ever that it is not ready yet: only time tells.
+//! A device that is gone says so. A device on which a kernel never ends, or whose firmware hangs,
+//! reports "not ready" for ever. After [`WAIT_MAX`] its worker or driver treats it as lost, like
+//! one that says so. The engine hears of it first. The driver then ends without any call that could
+//! wait, and leaves its memory on the device until the process ends.
 
 use std::time::{Duration, Instant};
 

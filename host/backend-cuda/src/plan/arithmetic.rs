@@ -1,4 +1,11 @@
-//! How a device multiplies: what of a model's precision is asked of the worker, too.
+//! How a device multiplies: a model's precision and the worker's options together.
+//!
+//! tf32 is an option of a worker, not a precision of a model. A bundle says how exact its results
+//! must be, not on which unit they are computed. A worker with tf32 says so in its numeric class.
+//! So it is neither combined with a worker without it nor given that worker's calibrated times.
+//!
+//! Where a device has Hopper's kernels, all products in bf16 and f16 use warpgroups, for any number
+//! of rows. Their sums have other bits than those of `mma`.
 
 use cellwright_cell_graph::typed::Precision;
 
@@ -51,8 +58,8 @@ impl Arithmetic {
 
 #[cfg(test)]
 mod tests {
-    use cellwright_backend::conformance::cells::Draft;
     use cellwright_cell_graph::{Datatype, Tensor};
+    use cellwright_conformance::cells::Draft;
 
     use super::super::{Plan, Step};
     use super::*;

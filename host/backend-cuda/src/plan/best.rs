@@ -1,4 +1,8 @@
-//! Projections of which only the best few sums are read: their product keeps candidates of each panel of columns, and the sums are never written down.
+//! Projections of which only the best few sums are read: the sums are never written down.
+//!
+//! The block that makes a tile of sums looks at it and leaves up to 16 candidates of each 64
+//! columns. A launch behind the product puts the candidates of a row in order. A sum's place in
+//! that order is one number, so it does not matter which thread compares which candidates.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,17 @@
-//! A group as a kernel of its own: what the interpreter finds out for every element of every row (shapes, strides, types, which operation) is text
-//! that a compiler sees once.
+//! A group of operations as a kernel of its own, compiled when the cell is made ready.
 //!
-//! Instructions over as many elements become one loop, in which a value that the next ones read at the same element stays in a register; what nobody
-//! else reads is never written. Numbers are computed by the interpreter's own functions (`kernels/group_numbers.cuh`, `kernels/group_stretches.cuh`),
-//! each element by the same thread, each sum in the same order: the bits are the interpreter's. The text holds numbers of the plan and nothing that a
-//! model or its author named.
+//! The interpreter finds out shapes, strides, types and operations for every element of every row.
+//! Here they are text that a compiler sees once. Instructions over equally many elements become one
+//! loop. A value that the next instructions read at the same element stays in a register, and a
+//! value that nobody else reads is never written.
+//!
+//! The bits are the interpreter's. Both call the same functions (`kernels/group_numbers.cuh`,
+//! `kernels/group_stretches.cuh`), give an element to the same thread and sum in the same order. A
+//! compiler of another version than that of `kernels/check` may choose other last bits for these
+//! functions; the workers of one host share a compiler.
+//!
+//! The text holds numbers of the plan and nothing that a model or its author named. The interpreter
+//! runs instead if there is no compiler, if it refuses the text, or if the group is too large.
 
 mod code;
 

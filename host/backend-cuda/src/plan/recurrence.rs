@@ -1,7 +1,13 @@
-//! Finds the step of an LSTM or a GRU, or the node of a tree, in a cell: sums of products in which h takes part, gates of them, and what becomes of the states.
+//! Finds the step of an LSTM or a GRU, or the node of a tree, in a cell.
 //!
-//! It is found by what is computed, not by names: the gates may come from one sum or several, in any order, cut out by `Split` or `Slice`. What lies
-//! between the sums and the new states must be of use to nobody else, as must the old states; anything else makes it a cell like any other.
+//! It is found by its computation, not by names: sums of products in which h takes part, their
+//! gates, and the new states. The gates may come from one sum or several, in any order, cut out by
+//! `Split` or `Slice`. Nothing else may use the values between the sums and the new states, nor the
+//! old states.
+//!
+//! The kernels for such a step are a part of a plan, not another worker. The products and groups
+//! before and after it are those of any cell, and rows are gathered and finished in the same way. A
+//! cell that is not quite one of these, or a device without the kernels, takes the common path.
 
 mod gru;
 mod lstm;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cellwright_backend::conformance::cells::{self, Draft};
-use cellwright_backend::conformance::invariance::family_cells;
 use cellwright_cell_graph::Datatype::{Fp32, Int64};
+use cellwright_conformance::cells::{self, Draft};
+use cellwright_conformance::invariance::family_cells;
 
 use super::*;
 use crate::abi::{flag, op};

@@ -1,4 +1,4 @@
-//! Whether what an LSTM's sums begin with depends on one token alone: then there are as many beginnings as tokens, and they fit a table.
+//! Whether the beginning of an LSTM's sums depends on one token alone, so that a table can hold it.
 
 use std::collections::BTreeSet;
 

@@ -1,13 +1,21 @@
-//! What the sums of a step begin with, computed ahead of the step: large products on a stream of their own, beside the steps that run.
+//! The beginnings of a step's sums, computed ahead of the step on a stream of their own.
 //!
-//! Of a lane whose inputs came with its request, the rows of its next steps are gathered and multiplied before a task asks for them, several steps of
-//! several lanes at once (a pass), in rows of a frame that the cell has for this alone. There they stay ([`kept`]) until a task's batch reads them, where
-//! it would read a table by token: the batch gathers everything else, and waits for the event of the newest pass that it reads of. The kernels are those
-//! that would run within the batch, and no bit of theirs depends on how many rows there are, so none of a result depends on what was computed when.
+//! This is for LSTM and GRU steps with kernels of their own, no table, and inputs that came with
+//! the request. The rows of a lane's next steps, up to sixteen, are gathered and multiplied
+//! together with other lanes' before a task asks for them (a pass). They stay in rows of a frame
+//! that the cell has for this alone ([`kept`]), within a budget of the worker. A task's batch reads
+//! them as it would read a table by token. It gathers everything else, and waits for the event of
+//! the newest pass that it reads from.
 //!
-//! A batch of which a row is missing is computed as a whole, as if nothing were kept; but where most lanes go on and a few are new, what these lack is
-//! computed first. Nobody waits for room: what has none is not computed ahead. What is computed of a step that never comes, because its chain ends or its
-//! request dies, is given back when the lane goes on without it or leaves.
+//! A row is read by one batch and written over only when that batch is known to be done. A batch
+//! that lacks rows is computed whole, as if nothing were kept. If only a few new lanes lack theirs,
+//! these are computed first. Nothing waits for room: rows without room are not computed ahead. Rows
+//! of a step that never comes, because its chain ended or its request died, are given back with
+//! their lane or when the lane goes on without them.
+//!
+//! The kernels are those that would run within the batch, and their bits do not depend on the
+//! number of rows. So no result depends on what was computed when. Cells without kernels of their
+//! own and inputs that are another node's are multiplied with their steps.
 
 mod kept;
 mod pass;

@@ -108,12 +108,12 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_backend::LaneIndex;
+    use cellwright_backend::LaneId;
 
     fn rows(count: usize, of: impl Fn(usize) -> (u32, bool)) -> Vec<Selected> {
         let row = |row: usize| {
             let (hosted, brings) = of(row);
-            Selected { position: row as u32, lane: LaneIndex(row as u32), step: 0, hosted, brings }
+            Selected { position: row as u32, lane: LaneId(row as u32), step: 0, hosted, brings }
         };
         (0..count).map(row).collect()
     }

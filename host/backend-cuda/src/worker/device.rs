@@ -109,8 +109,8 @@ impl Device {
         let facts = driver.facts();
         let name = format!("cuda {}: {}", facts.ordinal, facts.name);
         match driver.compiler() {
-            Ok(compiler) => tracing::info!("{name}: groups of cells are compiled by {}", compiler.name()),
-            Err(why) => tracing::info!("{name}: groups of cells are interpreted, because {why}"),
+            Ok(compiler) => tracing::info!("{name}: groups of operations are compiled by {}", compiler.name()),
+            Err(why) => tracing::info!("{name}: groups of operations are interpreted, because {why}"),
         }
         let (patience, tf32) = (options.patience(), options.tf32);
         Ok(Self {

@@ -1,17 +1,33 @@
-//! Graphs: the launches of one or several batches, made once for a cell and a size, and launched as one from then on.
+//! Graphs: the launches of one or several batches, made once for a cell and a size, launched as
+//! one.
 //!
-//! What differs from task to task is in the batches' heads ([`BatchHead`]). A task's are copied to one place, the desk, where the kernels of all graphs look, by what is
-//! queued right before a graph; all of a small segment is uploaded to the desk by one copy: so a graph's arguments never change, whatever a batch is composed of. Its launches have blocks for as many rows as its
-//! bucket has; those for rows that are not there leave at once. Work on the stream runs in its order, so the heads stay until the graph before is done.
+//! A graph never changes. What differs from task to task (rows, their lists, their places in the
+//! rings) is in the batches' heads ([`BatchHead`]), which the kernels read from one place, the
+//! desk. The desk is filled by a copy in front of each graph, on the stream of the steps; a small
+//! segment's whole upload is that copy. Large uploads go through a ring beside it. A batch's last
+//! kernel stores small results in the host's memory, with the signal behind it on the same stream.
+//! Large downloads have a stream of their own.
 //!
-//! A batch's rows come in buckets of powers of two, the last of which is as many as the frame has. Batches that come one behind the other go by
-//! eights, fours, twos and ones, so that a cell has four graphs for a bucket,
-//! and four more of batches that begin with what was computed ahead. Several steps of an LSTM or a GRU that are one batch are a graph too: a launch for each step, which is told
-//! the step's number and finds its rows by the batch's head. Such a graph is for so many steps, and for a bucket that the largest of them is in; more than [`STEPS_MOST`] steps are a launch of kernels that stay. A graph is made when its first batch comes, from the calls that would have
-//! queued it, and stays until its cell is unloaded or the frame moves. [`GRAPHS_MOST`], [`LAUNCHES_MOST`] and the memory that they may take
-//! (`CudaOptions::graph_bytes`) bound them; what comes later is launched directly until there is room again, and so is what would save nothing. What a
-//! driver takes of its device for a graph only it knows: what is free before and after one is made is compared, so that all of them take at most one more
-//! than they may.
+//! Batches come in buckets of powers of two rows, the last as large as the frame. Blocks for rows
+//! that are not there leave at once. Consecutive batches go by eights, fours, twos and ones: four
+//! graphs for a bucket, and four more for batches that begin with what was computed ahead. Several
+//! steps of an LSTM or a GRU that are one batch are a graph too, with a launch for each step. Each
+//! launch is told its step's number. More than [`STEPS_MOST`] steps are one cooperative launch
+//! outside any graph, because its blocks wait for one another for longer than a graph takes from
+//! launch to launch.
+//!
+//! A graph is made when its first batch comes, from the calls that would have queued the batch. It
+//! is uploaded at once, so its first launch takes no more memory than was seen. It stays until its
+//! cell is unloaded or the frame moves. [`GRAPHS_MOST`], [`LAUNCHES_MOST`] and
+//! `CudaOptions::graph_bytes` bound all graphs. Only the driver knows what a graph takes, so free
+//! memory before and after making one is compared, and the sum exceeds its bound by one graph at
+//! most.
+//!
+//! Batches are launched directly if a graph has no room, would save nothing (fewer than
+//! [`LAUNCHES_LEAST`] launches), or is refused by the driver. A refusal does not lose the device,
+//! and no bit depends on any of this. Calibration times batches by graphs of their own where tasks
+//! would have graphs. Graphs are built from nodes, not captured from a stream: a capture forbids
+//! calls to everybody meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Rows of a batch as the device is told of them: whose step each is, and where its inputs are.
 
-use cellwright_backend::{InputRef, Lane, LaneIndex, SLOT_BYTES};
+use cellwright_backend::{InputRef, Lane, LaneId, SLOT_BYTES};
 use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::unfolded::Retention;
 
@@ -105,7 +105,7 @@ impl Inputs<'_> {
     pub(super) fn write(
         &self,
         inputs: &[usize],
-        rows: impl Iterator<Item = (LaneIndex, u32)> + Clone,
+        rows: impl Iterator<Item = (LaneId, u32)> + Clone,
         (addresses, mut port, ports): (&mut [u64], usize, usize),
         pen: &mut Pen<'_>,
     ) {
@@ -130,7 +130,7 @@ impl Inputs<'_> {
     fn write_some<const N: usize>(
         &self,
         inputs: impl Fn() -> [usize; N],
-        rows: impl Iterator<Item = (LaneIndex, u32)>,
+        rows: impl Iterator<Item = (LaneId, u32)>,
         (addresses, port, ports): (&mut [u64], usize, usize),
         pen: &mut Pen<'_>,
     ) {
@@ -204,7 +204,7 @@ mod tests {
         // Lanes in another order than rows.
         let rows: [Selected; BLOCK] = std::array::from_fn(|row| {
             let (lane, step) = (row * 13 % BLOCK, row as u32 % 5);
-            Selected { position: 0, lane: LaneIndex(lane as u32), step, hosted: 0, brings: seats[lane].may_bring(step) }
+            Selected { position: 0, lane: LaneId(lane as u32), step, hosted: 0, brings: seats[lane].may_bring(step) }
         });
         let mut entries = [RowEntry::default(); BLOCK];
         let told = write_entries(Seats::alone(&seats), (arena, node_slots), &rows, &mut entries);

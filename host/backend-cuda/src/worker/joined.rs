@@ -1,11 +1,19 @@
-//! Lanes as a worker keeps them: what their rows need to know of their request's graph, read once when they join. A graph is many small pieces of memory, and a
-//! task of hundreds of rows would look for each of them anew.
+//! What a task's rows need to know of a lane's graph, read once when the lane joins.
+//!
+//! A graph is many small pieces of memory, in no cache by the time a task comes. A task of hundreds
+//! of rows would look for each of them anew. What is kept cannot change: where the step before
+//! leaves its states, where the rows lie that came with the request (`given`), which steps bring
+//! values to the host. How far a chain runs is kept only if the chain cannot stop; such a chain has
+//! no word on the device either.
+//!
+//! Whether anybody still wants a lane is checked when it joins and when its tasks complete, not at
+//! each step.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::{CellIndex, Lane, LaneIndex, SLOT_BYTES, Slot};
+use cellwright_backend::{CellTypeId, Lane, LaneId, SLOT_BYTES, Slot};
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Delivery, Source, UnfoldedInput};
@@ -31,13 +39,13 @@ impl<'a> Arena<'a> {
     }
 
     /// Where an output of a cell's node lies from the node on, how long it is, and how long the node.
-    fn output(&self, cell: CellIndex, output: usize) -> Option<(usize, usize, usize)> {
+    fn output(&self, cell: CellTypeId, output: usize) -> Option<(usize, usize, usize)> {
         let layout = &self.cells.get(cell.index())?.as_ref()?.layout;
         Some((*layout.offsets.get(output)?, *layout.sizes.get(output)?, layout.slots as usize * SLOT_BYTES))
     }
 
     /// Where an output of a node lies, if it has so many bytes.
-    pub(super) fn place(&self, (first, place): (Slot, u32), (cell, output): (CellIndex, usize), bytes: usize) -> Option<DeviceAddress> {
+    pub(super) fn place(&self, (first, place): (Slot, u32), (cell, output): (CellTypeId, usize), bytes: usize) -> Option<DeviceAddress> {
         let (offset, size, node) = self.output(cell, output)?;
         (size == bytes).then(|| self.address.plus(first.index() * SLOT_BYTES + place as usize * node + offset))
     }
@@ -167,7 +175,7 @@ impl Joined {
 
 /// Reads what joining reads of lanes, one piece of all of them after the other: a graph is many small pieces of memory, which other threads have written, and
 /// so not each of them is waited for by itself.
-pub(super) fn read_ahead(lanes: &[(LaneIndex, Arc<Lane>)]) {
+pub(super) fn read_ahead(lanes: &[(LaneId, Arc<Lane>)]) {
     let read = |piece: fn(&Lane) -> usize| {
         black_box(lanes.iter().fold(0, |read, (_, lane)| read ^ piece(lane)));
     };

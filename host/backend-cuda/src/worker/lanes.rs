@@ -1,9 +1,12 @@
-//! A worker's lanes: who has joined, and who has left while a task that names it is on its way.
+//! A worker's lanes: who has joined, and who has left while a task that names it is in flight.
+//!
+//! A task keeps the numbers of its lanes. The owner of a lane that has left is known until the
+//! tasks before are complete.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cellwright_backend::LaneIndex;
+use cellwright_backend::LaneId;
 
 use super::joined::{Joined, Whose};
 use super::seat::Seat;
@@ -24,24 +27,24 @@ impl<'a> Seats<'a> {
 
     /// Whether anybody has that lane.
     #[inline]
-    pub(super) fn has(self, lane: LaneIndex) -> bool {
+    pub(super) fn has(self, lane: LaneId) -> bool {
         matches!(self.whose.get(lane.index()), Some(Some(_)))
     }
 
     /// What most steps need of a lane that the newest task names.
     #[inline]
-    pub(super) fn of(self, lane: LaneIndex) -> &'a Seat {
+    pub(super) fn of(self, lane: LaneId) -> &'a Seat {
         &self.seats[lane.index()]
     }
 
     /// The rest of it.
-    pub(super) fn whose(self, lane: LaneIndex) -> &'a Arc<Whose> {
+    pub(super) fn whose(self, lane: LaneId) -> &'a Arc<Whose> {
         self.whose[lane.index()].as_ref().expect("whom a task names was looked for when it came")
     }
 
     /// Whether a step of a lane that the newest task names is worth computing, as far as the host knows.
     #[inline]
-    pub(super) fn runs(self, lane: LaneIndex, step: u32) -> bool {
+    pub(super) fn runs(self, lane: LaneId, step: u32) -> bool {
         let seat = self.of(lane);
         step < seat.bound && (!seat.may_stop || step < self.whose(lane).executed())
     }
@@ -53,11 +56,11 @@ pub(super) struct Lanes {
     seats: Vec<Seat>,
     whose: Vec<Option<Arc<Whose>>>,
     /// Who has left, in that order, and the first task that no longer names it.
-    left: VecDeque<(u64, LaneIndex, Arc<Whose>)>,
+    left: VecDeque<(u64, LaneId, Arc<Whose>)>,
 }
 
 impl Lanes {
-    pub(super) fn join(&mut self, lane: LaneIndex, Joined { seat, whose }: Joined) {
+    pub(super) fn join(&mut self, lane: LaneId, Joined { seat, whose }: Joined) {
         if lane.index() >= self.seats.len() {
             self.seats.resize_with(lane.index() + 1, || Seat::EMPTY);
             self.whose.resize(lane.index() + 1, None);
@@ -67,7 +70,7 @@ impl Lanes {
     }
 
     /// Who has that lane leaves it, if anybody has: no task from that one on names it.
-    pub(super) fn leave(&mut self, lane: LaneIndex, seq: u64) -> Option<&Whose> {
+    pub(super) fn leave(&mut self, lane: LaneId, seq: u64) -> Option<&Whose> {
         let whose = self.whose.get_mut(lane.index())?.take()?;
         self.seats[lane.index()] = Seat::EMPTY;
         self.left.push_back((seq, lane, whose));
@@ -82,12 +85,12 @@ impl Lanes {
 
     /// What most steps need of a lane that the newest task names.
     #[inline]
-    pub(super) fn of(&self, lane: LaneIndex) -> &Seat {
+    pub(super) fn of(&self, lane: LaneId) -> &Seat {
         self.seats().of(lane)
     }
 
     /// Who had a lane when that task was submitted.
-    pub(super) fn of_task(&self, lane: LaneIndex, seq: u64) -> Option<&Whose> {
+    pub(super) fn of_task(&self, lane: LaneId, seq: u64) -> Option<&Whose> {
         let left = self.left.iter().find(|(since, left, _)| *since > seq && *left == lane).map(|(.., whose)| whose);
         left.or_else(|| self.whose.get(lane.index())?.as_ref()).map(|whose| &**whose)
     }
@@ -102,13 +105,13 @@ impl Lanes {
 mod tests {
     use super::*;
     use crate::worker::joined::Arena;
-    use cellwright_backend::conformance::driver::{growth_of, independent};
-    use cellwright_backend::{CellIndex, Lane, PlacedGrowth, Slot};
+    use cellwright_backend::{CellTypeId, Lane, PlacedGrowth, Slot};
+    use cellwright_conformance::driver::{growth_of, independent};
 
     fn joined(slot: u32) -> Joined {
         let growth = PlacedGrowth {
             growth: Arc::new(growth_of(vec![independent(0, 1, Vec::new(), 3)])),
-            cells: [CellIndex(0)].into(),
+            cells: [CellTypeId(0)].into(),
             slots: [vec![Slot(slot)]].into(),
             executed: [std::sync::atomic::AtomicU32::new(3)].into(),
             earlier: Vec::new(),
@@ -122,7 +125,7 @@ mod tests {
 
     #[test]
     fn who_had_a_lane_is_known_until_the_tasks_that_name_it_are_complete() {
-        let (lane, mut lanes) = (LaneIndex(3), Lanes::default());
+        let (lane, mut lanes) = (LaneId(3), Lanes::default());
         assert!(!lanes.seats().has(lane) && lanes.leave(lane, 1).is_none());
         lanes.join(lane, joined(10));
         // Tasks 1 to 4 are on their way: the first one names who came first, the next two who came then.

@@ -1,8 +1,13 @@
-//! State that a worker takes out of the memory of another device's worker.
+//! State that a worker copies out of the memory of another device's worker.
 //!
-//! Copies have a stream of their own, and a signal at their end, for which the worker looks as it does for those of its tasks. No stream waits for another
-//! device: a request moves between its tasks, so that what wrote its state was seen to be done before anybody thought of the move; it goes on, and its old
-//! slots are given to others, once the signal was seen. So a copy is not held up by what else either device has to do, nor is a task by a device that is lost.
+//! Copies have a stream of their own with a signal behind them, which the worker polls between its
+//! tasks. No stream waits for another device. A request moves between its tasks, so the writes of
+//! its state were seen complete before the move was decided. The request goes on, and its old slots
+//! are given away, once the signal is seen. At most one move into a domain is under way at a time.
+//!
+//! So two devices may copy from each other at once, and a lost device holds up neither a copy nor a
+//! task of another one. If the source is lost, the target reports that the state did not come, once
+//! nothing of it can be written any more.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;

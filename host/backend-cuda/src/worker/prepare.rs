@@ -67,9 +67,9 @@ impl Prepare for Preparer {
 mod tests {
     use std::sync::{Mutex, PoisonError};
 
-    use cellwright_backend::conformance::cells::Draft;
     use cellwright_cell_graph::Datatype::Fp32;
     use cellwright_cell_graph::Tensor;
+    use cellwright_conformance::cells::Draft;
 
     use super::*;
 

@@ -1,7 +1,14 @@
-//! Steps of an LSTM, a GRU or a tree by kernels of their own: which of them, how they divide the work, and the lists that they read.
+//! Steps of an LSTM, a GRU or a tree by kernels of their own: which kernel, how it divides the
+//! work, and the lists that it reads.
 //!
-//! What a step reads and leaves lies in rows of the frame, or, of an LSTM whose states pass by it ([`Direct`]), where they are held; a kernel makes the lists of it
-//! (`kernels/lstm_rows.cu`), behind the frame's rows. Several steps of a task are several rows, and launches of one graph, or one launch if the device takes it.
+//! A step reads and leaves its values in rows of the frame. A kernel writes the lists of them
+//! (`kernels/lstm_rows.cu`), behind the frame's rows. An LSTM's states may pass by the frame
+//! ([`Direct`]) if the cell is the step and nothing else, and if its sums begin with a looked-up
+//! row. Then one kernel gathers and lists the rows. The step reads c, and leaves c and h, where
+//! they are held. Delivered values are copied from there.
+//!
+//! Several steps of a task are several rows, and launches of one graph, or one launch if the device
+//! takes it. No bit depends on the number of steps, on the tile that is chosen or on a table.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

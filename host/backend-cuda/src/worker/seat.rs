@@ -1,5 +1,9 @@
-//! What most steps of a lane need, in one line of memory: tasks name hundreds of lanes, and what each step reads of all of them several times over is to stay in
-//! the cache that is nearest to the processor. What is asked more seldom is elsewhere ([`Whose`](super::joined::Whose)).
+//! What most steps of a lane need, in one cache line.
+//!
+//! A task names hundreds of lanes, and each step reads these lines of all of them several times.
+//! They should stay in the cache nearest to the processor. Facts that are asked more seldom are
+//! elsewhere ([`Whose`](super::joined::Whose)), and are read when a lane joins or when a row has
+//! something to report.
 
 use cellwright_backend::Slot;
 use cellwright_cell_graph::unfolded::Retention;

@@ -1,7 +1,10 @@
-//! What an LSTM's sums begin with for every token there is, computed once when a cell is loaded, by the kernels that would compute it for each row.
+//! Tables by token: the beginnings of an LSTM's sums for every token, computed when a cell is
+//! loaded.
 //!
-//! No bit of a result depends on whether there is a table: it holds what would have been computed. It takes part of what the worker's weights may take;
-//! where that is too little, or the device has no room, there is none.
+//! The whole table is computed at once, because a kernel that missed a row could not compute it.
+//! The same kernels would compute each row in its batch, so no bit of a result depends on the
+//! table. It takes part of the memory for weights. There is none if that is too little, if the
+//! device has no room, or if filling it would take more than two seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

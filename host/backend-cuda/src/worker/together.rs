@@ -4,7 +4,7 @@
 //! within the frame. Everything else is as if the steps came one after the other: rows of chains that have ended leave nothing, and what is held of a
 //! lane is what its last step leaves.
 
-use cellwright_backend::{CellIndex, Lane, LaneIndex};
+use cellwright_backend::{CellTypeId, Lane, LaneId};
 use cellwright_cell_graph::unfolded::{Retention, Source};
 
 use super::cost::{Limit, Load};
@@ -16,7 +16,7 @@ use crate::abi::{NOWHERE, RowEntry};
 pub(super) struct Selected {
     /// Its place in the task: the same for all steps of what may be there twice.
     pub(super) position: u32,
-    pub(super) lane: LaneIndex,
+    pub(super) lane: LaneId,
     pub(super) step: u32,
     /// Bytes that it takes of an upload beside its lists, at most.
     pub(super) hosted: u32,
@@ -74,7 +74,7 @@ fn is_apart(lane: &Lane, input: usize) -> bool {
     let Some(input) = lane.stage().inputs.get(input) else { return true };
     let growth = &*lane.growth;
     let loaded = |cell: u32| growth.cells.get(cell as usize).copied();
-    let own: Option<CellIndex> = loaded(lane.stage().cell);
+    let own: Option<CellTypeId> = loaded(lane.stage().cell);
     let is_other = |cell: Option<u32>| cell.is_some_and(|cell| loaded(cell) != own);
     let is_apart = match &input.source {
         Source::Zeros | Source::Literal(_) | Source::Ints(_) | Source::Index(_) | Source::Rows { .. } => true,

@@ -1,4 +1,9 @@
-//! Products by warpgroups, on a device that has Hopper's kernels: which tiles they are computed by, and in how many blocks.
+//! Products by warpgroups, on a device with Hopper's kernels: their tiles and numbers of blocks.
+//!
+//! They take rows of 16-bit values, which are values of the frame like any other: an instruction of
+//! a group, or the step that left them, has rounded them. Kernels copy them in boxes (tensor maps,
+//! `FrameMemory::matrix`). The rows of a batch are a matrix at the frame's stride. Rows in the last
+//! box that are not the batch's are multiplied too, and their results are never read.
 
 use crate::abi::{WIDE_BEST_BF16, WIDE_BEST_F16, WIDE_BF16, WIDE_F16, WideTile};
 use crate::driver::{Done, Driver, Kernel, Launch};

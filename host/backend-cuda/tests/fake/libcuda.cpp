@@ -25,7 +25,7 @@ namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101,
        INVALID_IMAGE = 200, INVALID_CONTEXT = 201, PEER_ACCESS_UNSUPPORTED = 217, OPERATING_SYSTEM = 304, INVALID_HANDLE = 400, NOT_FOUND = 500,
-       NOT_READY = 600, ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, COOPERATIVE_LAUNCH_TOO_LARGE = 720, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_WRONG = 901, UNKNOWN = 999 };
+       NOT_READY = 600, ILLEGAL_ADDRESS = 700, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, COOPERATIVE_LAUNCH_TOO_LARGE = 720, NOT_SUPPORTED = 801, UNKNOWN = 999 };
 
 constexpr uint64_t MEMORY = uint64_t{1} << 30;
 constexpr uint64_t GRAPH_BYTES = uint64_t{1} << 16;
@@ -43,8 +43,7 @@ struct KernelNode {
     void** parameters;
     void **extra, *kernel, *context;
 };
-// Of a kernel, or of what another library queued.
-struct Node { KernelNode is; std::vector<char> arguments; std::vector<Node*> after; void (*run)(const void*) = nullptr; };
+struct Node { KernelNode is; std::vector<char> arguments; std::vector<Node*> after; };
 struct Graph { std::vector<Node*> nodes; bool takes_memory = false; };
 
 std::mutex mutex;
@@ -57,7 +56,6 @@ std::map<uint64_t, Context*> owners;         // of memory
 std::set<std::pair<Context*, Context*>> reached;
 std::set<void*> streams, events;
 std::map<void*, Graph> graphs, executables;
-std::map<void*, void*> captures;            // the graph of each stream that captures
 std::map<void*, Module> modules;
 std::map<std::string, Function*> functions;
 uint64_t allocated = 0;
@@ -117,8 +115,6 @@ void* made(std::set<void*>& all) {
 #define RUNS if (is_endless()) return SUCCESS
 #define NEED(condition, error) if (!(condition)) return error
 #define MAY_BE_DEFAULT(stream) NEED(streams.count(stream), INVALID_HANDLE)
-// What waits, copies or stores is not what this crate has captured.
-#define NOT_CAPTURED(stream) NEED(!captures.count(stream), CAPTURE_UNSUPPORTED)
 
 extern "C" {
 
@@ -214,7 +210,7 @@ int cuMemHostGetDevicePointer_v2(uint64_t* address, void* pointer, unsigned flag
 int cuStreamCreate(void** stream, unsigned flags) { ENTER; NEED(flags == 1, INVALID_VALUE); *stream = made(streams); return SUCCESS; }
 int cuStreamDestroy_v2(void* stream) { ENTER; WAITS; return streams.erase(stream) == 1 ? SUCCESS : INVALID_HANDLE; }
 int cuStreamQuery(void* stream) { ENTER; MAY_BE_DEFAULT(stream); return is_endless() ? NOT_READY : SUCCESS; }
-int cuStreamSynchronize(void* stream) { ENTER; MAY_BE_DEFAULT(stream); NOT_CAPTURED(stream); WAITS; return SUCCESS; }
+int cuStreamSynchronize(void* stream) { ENTER; MAY_BE_DEFAULT(stream); WAITS; return SUCCESS; }
 int cuEventCreate(void** event, unsigned flags) { ENTER; NEED(flags == 0, INVALID_VALUE); *event = made(events); std::memset(*event, 0, 8); return SUCCESS; }
 int cuEventDestroy_v2(void* event) { ENTER; return events.erase(event) == 1 ? SUCCESS : INVALID_HANDLE; }
 int cuEventRecord(void* event, void* stream) {
@@ -395,55 +391,14 @@ int launch(Function* function, unsigned x, unsigned y, unsigned z, unsigned thre
 
 int argument_bytes(const Function* function) { return function->name == GROUP ? 32 : emulate_size_of(function->name.c_str()); }
 
-// Adds a node behind those that a stream has captured.
-int capture(void* stream, Node* node) {
-    auto& nodes = graphs[captures[stream]].nodes;
-    if (!nodes.empty()) node->after = {nodes.back()};
-    nodes.push_back(node);
-    return SUCCESS;
-}
-
 }  // namespace
 
 extern "C" {
 
-// What another library queues on a stream: a function of so many bytes, which are copied.
-int fake_queue(void* stream, void (*run)(const void*), const void* taken, size_t bytes) {
-    ENTER;
-    MAY_BE_DEFAULT(stream);
-    const char* first = static_cast<const char*>(taken);
-    if (captures.count(stream)) return capture(stream, new Node{{}, {first, first + bytes}, {}, run});
-    run(taken);
-    return SUCCESS;
-}
-// Whether so many bytes were allocated there.
-int fake_within(uint64_t at, uint64_t bytes) { LOCKED; return within(memory, at, bytes); }
-int cuStreamBeginCapture_v2(void* stream, unsigned mode) {
-    ENTER;
-    MAY_BE_DEFAULT(stream);
-    // Other modes make calls of other threads fail.
-    NEED(mode == 2 && !captures.count(stream), INVALID_VALUE);
-    void* graph = std::malloc(8);
-    graphs[graph] = {};
-    captures[stream] = graph;
-    return SUCCESS;
-}
-int cuStreamEndCapture(void* stream, void** graph) {
-    ENTER;
-    NEED(captures.count(stream), CAPTURE_WRONG);
-    *graph = captures[stream];
-    captures.erase(stream);
-    return SUCCESS;
-}
 int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared,
                    void* stream, void** parameters, void** extra) {
     ENTER;
     NEED(extra == nullptr && emulate_is_cooperative(function->name.c_str()) == 0, INVALID_VALUE);
-    if (captures.count(stream)) {
-        const KernelNode is{function, x, y, z, threads, threads_y, threads_z, shared, parameters, nullptr, nullptr, nullptr};
-        const char* taken = static_cast<const char*>(parameters[0]);
-        return capture(stream, new Node{is, {taken, taken + argument_bytes(function)}, {}});
-    }
     return launch(function, x, y, z, threads, threads_y, threads_z, shared, stream, parameters);
 }
 int cuGraphCreate(void** graph, unsigned flags) {
@@ -507,7 +462,6 @@ int cuGraphUpload(void* executable, void* stream) {
     ENTER;
     NEED(executables.count(executable), INVALID_VALUE);
     MAY_BE_DEFAULT(stream);
-    NOT_CAPTURED(stream);
     take_memory(executables[executable]);
     return SUCCESS;
 }
@@ -515,13 +469,8 @@ int cuGraphLaunch(void* executable, void* stream) {
     ENTER;
     NEED(executables.count(executable), INVALID_VALUE);
     MAY_BE_DEFAULT(stream);
-    NOT_CAPTURED(stream);
     take_memory(executables[executable]);
     for (Node* node : executables[executable].nodes) {
-        if (node->run) {
-            node->run(node->arguments.data());
-            continue;
-        }
         void* parameters[] = {node->arguments.data()};
         const KernelNode& is = node->is;
         if (int error = launch(is.function, is.x, is.y, is.z, is.threads, is.threads_y, is.threads_z, is.shared, stream, parameters)) return error;

@@ -83,16 +83,14 @@ pub enum GraphFault {
     OutputNotKept { chain: u32, stage: u32, output: u32 },
     #[error("chain {chain} is cancelled by the same growth")]
     Cancelled { chain: u32 },
-    #[error(
-        "chain {chain} is cancelled, but the response is made of it, which would then depend on how far it had come: emit what is wanted of it"
-    )]
+    #[error("chain {chain} is cancelled, but the response reads it, and would depend on its progress: emit the wanted part instead")]
     CancelsAnswer { chain: u32 },
     #[error(
-        "chain {chain} is cancelled, but chain {reader} reads it or ends where it does, and would then depend on how far it had come: \
-         cancel both, or neither"
+        "chain {chain} is cancelled, but chain {reader} reads it or ends where it does, and would depend on its progress: cancel both, or \
+         neither"
     )]
     CancelsRead { chain: u32, reader: u32 },
-    #[error("chain {chain} is cancelled too late: of so long a request, chains from {from} on can be")]
+    #[error("chain {chain} is cancelled too late: in a request this long, only chains from {from} on can be cancelled")]
     CancelsForgotten { chain: u32, from: u32 },
     #[error("chain {chain} has no stage {stage}")]
     NoStage { chain: u32, stage: u32 },

@@ -3,8 +3,8 @@
 use crate::cell::{Attribute, AttributeValue, Body, Cell, Description, Operator, Port, TensorSpec};
 use crate::datatype::Datatype;
 use crate::generate::Rng;
-use crate::resolve::Weights;
 use crate::tensor::Tensor;
+use crate::weights::Weights;
 
 /// Widths of a generated model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,7 @@ pub fn description(shape: ModelShape) -> Description {
         ],
         rows_are_requests: false,
         live_max: Some(1 << 14),
+        ignored_weights: Vec::new(),
     }
 }
 

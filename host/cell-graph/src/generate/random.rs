@@ -1,23 +1,21 @@
-//! A tiny random number generator, so that a seed means the same everywhere.
+//! Random choices of the generators of cells and graphs.
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+use crate::Random;
+
+/// Draws from the workspace's [`Random`].
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(Random);
 
 impl Rng {
     /// Seeded.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Random::new(seed))
     }
 
     /// The next 64 bits.
     pub const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next()
     }
 
     /// A number below `end` (0 if `end` is 0).

@@ -1,4 +1,11 @@
 //! Sums computed input by input: what each input adds is a half of its own.
+//!
+//! A cell is split this way under three conditions. No input is known before another, and no input
+//! is a token. Some sum runs over several inputs, and its terms are at least 128 elements deep: for
+//! shorter ones the additions cost what the lookups save.
+//!
+//! The split changes the last bits of a sum. So the choice depends on the cell alone, never on the
+//! moment, and without lookups the cell is a little slower than as a whole.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,10 @@
 //! What goes where. That both halves together mean the whole is the backends' conformance suite's to show.
 
 use crate::cell::{Attribute, AttributeValue, Body, Cell, Operator, Port};
-use crate::resolve::{CellLimits, ResolveContext, Weights};
+use crate::resolve::{CellLimits, ResolveContext};
 use crate::sums::{self, Summed};
 use crate::typed::{Compute, Origin, Precision, ValueId};
+use crate::weights::Weights;
 use crate::{Datatype, Tensor, TypedCell};
 
 use super::{ByInput, ByToken, Feed, ahead, by_input, by_token, only_token};

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::cell::Operator;
 use crate::datatype::Datatype;
+use crate::weights::Nearest;
 
 /// Inputs of an operator that are named where it is at fault.
 const NAMED_MOST: usize = 4;
@@ -118,8 +119,8 @@ pub enum CellFault {
     NoName { what: &'static str },
     #[error("{what} `{name}` has the name of {by}")]
     NameTaken { what: &'static str, name: String, by: &'static str },
-    #[error("`{name}` is neither an input, nor an output of an earlier operator, nor a weight of the bundle")]
-    UnknownName { name: String },
+    #[error("`{name}` is neither an input, nor an output of an earlier operator, nor a weight of the bundle{nearest}")]
+    UnknownName { name: String, nearest: Nearest },
     #[error("{what} `{name}` is {datatype}, but ports are BOOL, UINT8, INT32, INT64 or FP32")]
     PortDatatype { what: &'static str, name: String, datatype: Datatype },
     #[error("{what} `{name}` has an extent of 0")]

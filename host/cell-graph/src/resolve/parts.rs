@@ -1,9 +1,14 @@
-//! Cuts `Concat(x, h)·W`, where `x` is known before `h` is, into the sum `x·W₁ + h·W₂`, so that hoisting finds in it what it finds in cells that are
-//! written that way.
+//! Cuts `Concat(x, h)·W` into the sum `x·W₁ + h·W₂` where `x` is known before `h`.
 //!
-//! It is done once, when a cell is resolved, for everyone: a cell's sums, and what a precision rounds of them, are those of the cut form. A cell's
-//! identity is that of what was written. Whoever computes sums input by input ([`crate::hoist::by_input`]) cuts further: that is another order of sums, but where a row has one scale for all
-//! that is multiplied it is another rounding as well. So in int8 such a cell is cut like that for everyone ([`cut_by_input`]), and not once more.
+//! Hoisting then finds in such a cell what it finds in cells that are written as a sum. The cut is
+//! made once, when a cell is resolved, for every backend and the reference. A cell's sums, and the
+//! numbers that a precision rounds, are those of the cut form. Its identity is that of the written
+//! form.
+//!
+//! A backend that computes sums input by input ([`crate::hoist::by_input`]) cuts further. That
+//! changes the order of a sum. In int8 it would also change the rounding, because a row has one
+//! scale for all the numbers that are multiplied. So in int8 such a cell is cut that far for
+//! everyone ([`cut_by_input`]), here and only once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::error::{CellFault, ShapeText, short};
-use super::{CellLimits, ResolveContext, Weights};
+use super::{CellLimits, ResolveContext};
 use crate::cell::Port;
 use crate::datatype::Datatype;
 use crate::tensor::Tensor;
 use crate::typed::{Compute, Operation, Origin, Value, ValueId};
+use crate::weights::Weights;
 
 /// Type and shape of a result to be.
 pub(super) type Typed = (Datatype, Vec<usize>);
@@ -83,7 +84,9 @@ impl<'a> Scope<'a> {
         if let Some(id) = self.find(name) {
             return Ok(id);
         }
-        let Some(tensor) = self.weights.get(name) else { return Err(CellFault::UnknownName { name: short(name) }) };
+        let Some(tensor) = self.weights.get(name) else {
+            return Err(CellFault::UnknownName { name: short(name), nearest: self.weights.nearest(name) });
+        };
         if !matches!(tensor.datatype, Datatype::Fp32 | Datatype::Int32 | Datatype::Int64) {
             return Err(CellFault::WeightDatatype { name: short(name), datatype: tensor.datatype });
         }

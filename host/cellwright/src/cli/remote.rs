@@ -2,24 +2,25 @@
 
 use std::path::PathBuf;
 
+use cellwright_command::worker::WorkerSpec;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{BEHIND_ITS_OWN, WORKER_FORMS, WORKERS_DEFAULT};
-use crate::worker::WorkerSpec;
 
-/// Which server, and who is asking.
+/// The server, and the caller's key and tenant.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArguments {
     /// The server's address
     #[arg(long, global = true, display_order = BEHIND_ITS_OWN, env = "CELLWRIGHT_SERVER", value_name = "URL", default_value = "http://127.0.0.1:8000")]
     pub(crate) server: String,
-    /// The key to show it (better given in the environment, where other users do not see it)
+    /// Key to send to the server (safer in the environment: other users can see the command line)
     #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 1, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
-    /// Authorities (PEM) whose certificates are trusted, instead of the system's, where the address begins with https://
+    /// PEM file of the certificate authorities to trust for https://, instead of the system's
     #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 2, env = "CELLWRIGHT_CA", value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// The tenant whose models are meant, which an operator's key may choose [default: the key's own, or `default`]
+    /// Tenant whose models to use; only an operator's key may name another one [default: the key's own
+    /// tenant; `default` for an operator's key and without keys]
     #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 3, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
 }
@@ -28,25 +29,25 @@ const DEMO_EXAMPLES: &str = "Examples:
   cellwright demo
   cellwright demo --once --json | tail -1 | jq .ok
 
-Starts a server on this machine with its data in a temporary folder, uploads the models of `examples/` through the public API, shows their answers, \
-offers some load, and goes on serving until Ctrl-C.";
+Starts a server on this machine, with its data in a temporary folder. Uploads the models of `examples/` through the public API, shows their answers, \
+and offers some load. Then the server runs until Ctrl-C.";
 
 #[derive(Debug, Args)]
 #[command(after_help = DEMO_EXAMPLES)]
 pub(crate) struct DemoArguments {
-    /// Stop when everything was shown; the exit status is 0 if every answer was the expected one
+    /// Exit after the demonstration; the exit status is 0 if all checks passed
     #[arg(long)]
     pub(crate) once: bool,
-    /// Print a summary as JSON, as the last line
+    /// Print a summary as JSON on the last line
     #[arg(long)]
     pub(crate) json: bool,
-    /// How long load is offered under each policy
+    /// Seconds of load under each policy, 0.5 to 3600
     #[arg(long, value_name = "SECONDS", default_value_t = 4.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// The folder with the bundles `digits`, `dates` and `listops` [default: `examples` here or above]
+    /// Folder with the bundles `digits`, `dates` and `listops` [default: `examples` here or above]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) examples: Option<PathBuf>,
-    #[arg(long = "worker", value_name = "SPEC", help = format!("A worker: {WORKER_FORMS}; may be given several times {WORKERS_DEFAULT}"))]
+    #[arg(long = "worker", value_name = "SPEC", help = format!("A worker: {WORKER_FORMS}. May be given several times {WORKERS_DEFAULT}"))]
     pub(crate) workers: Vec<WorkerSpec>,
 }
 
@@ -69,17 +70,18 @@ const PUSH_EXAMPLES: &str = "Examples:
   cellwright push examples/digits
   cellwright push examples/digits --name digits-eu --no-activate
 
-The server checks the bundle and runs its samples; only if they pass is it a version. Until then, and if not, the version that served goes on.";
+The server checks the bundle and runs its samples. If they pass, the bundle becomes a new version and serves. Until then, or if they fail, the \
+version before it goes on serving.";
 
 #[derive(Debug, Args)]
 #[command(after_help = PUSH_EXAMPLES)]
 pub(crate) struct PushArguments {
     /// The bundle: a folder with a model.toml
     pub(crate) bundle: PathBuf,
-    /// What the model is called on the server [default: the name in its model.toml]
+    /// Name of the model on the server [default: the name in its model.toml]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Keep the version for later: what serves goes on serving
+    /// Store the version without activating it; the active version goes on serving
     #[arg(long)]
     pub(crate) no_activate: bool,
     /// Print the server's answer as JSON
@@ -102,40 +104,40 @@ pub(crate) struct ModelsArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelsAction {
-    /// List models and which of their versions serve (without an action, this)
+    /// List models and their active versions (the default)
     List,
     /// Show a model's versions, inputs and outputs
     Show {
-        /// Which model
+        /// Name of the model
         model: String,
     },
-    /// Have a version serve
+    /// Activate a version, which then serves
     Activate {
-        /// Which model
+        /// Name of the model
         model: String,
-        /// Which version
+        /// Number of the version
         version: u64,
     },
-    /// Have the version serve that did before
+    /// Activate the version that was active before
     Rollback {
-        /// Which model
+        /// Name of the model
         model: String,
     },
-    /// Put a model into service that was taken out of it
+    /// Load a model that was unloaded, so that it serves again
     Load {
-        /// Which model
+        /// Name of the model
         model: String,
     },
-    /// Take a model out of service until it is loaded again
+    /// Unload a model: it does not serve until it is loaded again
     Unload {
-        /// Which model
+        /// Name of the model
         model: String,
     },
-    /// Delete a version, or a model with all of them
+    /// Delete a version, or a model with all its versions
     Delete {
-        /// Which model
+        /// Name of the model
         model: String,
-        /// Which version; none: the model
+        /// Number of the version [default: the whole model]
         version: Option<u64>,
     },
 }
@@ -145,25 +147,25 @@ const INFER_EXAMPLES: &str = "Examples:
   cellwright infer dates --input examples/dates/samples.jsonl --stream
   echo '{\"text\":\"28 agosto 1908\"}' | cellwright infer dates --input - --stream
 
-The input holds one Open Inference Protocol v2 request per line; answers are printed in the order of the input, one line each. With --stream a line may \
-also be a request of `generate` (inputs by name), and parts of answers are printed as `generate_stream` gives them, one request after the other. A \
-request that fails prints {\"id\":…,\"error\":…} and lets the others be; the exit status is 1 then.";
+The input holds one Open Inference Protocol v2 request per line. Answers are printed in the order of the input, one line each. With `--stream`, a line \
+may also be a `generate` request (inputs by name). Requests then run one after the other, and parts of answers are printed as `generate_stream` sends \
+them. A failed request prints {\"id\":…,\"error\":…} and the other requests go on. The exit status is then 1.";
 
 #[derive(Debug, Args)]
 #[command(after_help = INFER_EXAMPLES)]
 pub(crate) struct InferArguments {
-    /// Which model, or MODEL/VERSION
+    /// The model, as MODEL or MODEL/VERSION
     pub(crate) model: String,
     /// A file of requests, one JSON object per line; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) input: PathBuf,
-    /// Send tensors as raw bytes behind the JSON, and have them sent back so
+    /// Send and receive tensors as raw bytes behind the JSON
     #[arg(long)]
     pub(crate) binary: bool,
-    /// Print each part of the answer as it comes, outputs by name; lines may also be `generate` requests (inputs by name)
+    /// Print each part of an answer as it comes, outputs by name; input lines may also be `generate` requests
     #[arg(long, conflicts_with = "binary")]
     pub(crate) stream: bool,
-    /// Requests in flight at once
+    /// Maximum number of requests in flight, 1 to 65535
     #[arg(long, alias = "max-in-flight", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) in_flight_max: u16,
     #[command(flatten)]
@@ -173,16 +175,17 @@ pub(crate) struct InferArguments {
 /// Where tenants and keys are changed: in a data folder that no server has open, or through a server.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AdminArguments {
-    /// A server's address; without one, or where `--data` is given, the data folder is changed, which no server may have open
+    /// Address of a running server; without it, or with `--data`, the command works on the data folder,
+    /// which no server may have open
     #[arg(long, global = true, display_order = BEHIND_ITS_OWN, env = "CELLWRIGHT_SERVER", value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// The key to show it
+    /// Key to send to the server (safer in the environment: other users can see the command line)
     #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 1, env = "CELLWRIGHT_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
-    /// Authorities (PEM) whose certificates are trusted, instead of the system's, where the address begins with https://
+    /// PEM file of the certificate authorities to trust for https://, instead of the system's
     #[arg(long, global = true, display_order = BEHIND_ITS_OWN + 2, env = "CELLWRIGHT_CA", value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// The data folder [default: the user's]
+    /// Data folder of a server that is not running [default: the user's data folder]
     #[arg(long, env = "CELLWRIGHT_DATA", value_name = "FOLDER", global = true, display_order = BEHIND_ITS_OWN + 4)]
     pub(crate) data: Option<PathBuf>,
     /// Print JSON
@@ -195,8 +198,8 @@ const KEYS_EXAMPLES: &str = "Examples:
   cellwright keys create --tenant acme --scope infer --label 'the web shop'
   cellwright keys list --server https://models.example
 
-A key's secret is shown once, when it is made. The tenant `operator` holds the operator's keys: they see every tenant's \
-models and may ask each of them, and with the scope `admin` change all of it.";
+A key's secret is shown once, when the key is created. The tenant `operator` holds the operator's keys. An operator's key sees the models of every \
+tenant, and its scopes hold for all of them. With the scope `admin` it may change everything.";
 
 #[derive(Debug, Args)]
 #[command(after_help = KEYS_EXAMPLES)]
@@ -209,30 +212,30 @@ pub(crate) struct KeysArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysAction {
-    /// Make a key and show its secret, this once
+    /// Create a key and print its secret, once
     Create {
-        /// The operator's key: every scope, every tenant
+        /// Create an operator's key: every scope, every tenant
         #[arg(long, conflicts_with_all = ["tenant", "scopes"])]
         admin: bool,
-        /// Whose it is
+        /// Tenant that owns the key
         #[arg(long, default_value = "default")]
         tenant: String,
-        /// What it allows; several with commas between them
+        /// Scopes of the key, separated by commas
         #[arg(long = "scope", value_enum, value_delimiter = ',', default_value = "infer,upload")]
         scopes: Vec<KeyScope>,
-        /// What it is for, to tell keys apart
+        /// Text that tells keys apart, at most 200 characters
         #[arg(long, default_value = "")]
         label: String,
     },
     /// List keys, without their secrets
     List {
-        /// Of that tenant only
+        /// List this tenant's keys only
         #[arg(long)]
         tenant: Option<String>,
     },
-    /// Make a key worthless, at once
+    /// Revoke a key, at once
     Revoke {
-        /// Its id
+        /// Id of the key, as `keys list` prints it
         id: String,
     },
 }
@@ -241,9 +244,9 @@ pub(crate) enum KeysAction {
 pub(crate) enum KeyScope {
     /// Send requests
     Infer,
-    /// Upload and change versions
+    /// Upload models and change their versions
     Upload,
-    /// Manage the tenant's keys; the operator's: everything
+    /// Manage the tenant's keys; for the tenant `operator`: everything
     Admin,
 }
 
@@ -257,25 +260,25 @@ pub(crate) struct TenantsArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TenantsAction {
-    /// List tenants and what each may use
+    /// List tenants and their limits
     List,
-    /// Make a tenant
+    /// Create a tenant
     Create {
-        /// Its name
+        /// Name of the tenant
         name: String,
         #[command(flatten)]
         settings: SettingsArguments,
     },
-    /// Change what a tenant may use; what is not given stays
+    /// Change a tenant's limits; those that are not given stay
     Set {
-        /// Its name
+        /// Name of the tenant
         name: String,
         #[command(flatten)]
         settings: SettingsArguments,
     },
     /// Delete a tenant that has no models, and its keys
     Delete {
-        /// Its name
+        /// Name of the tenant
         name: String,
     },
 }
@@ -283,31 +286,32 @@ pub(crate) enum TenantsAction {
 /// What a tenant may use.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SettingsArguments {
-    /// Its share of contended device time, relative to other tenants' weights
+    /// Share of contended device time relative to other tenants' weights, 1 to 1000000 [new tenants: 1]
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
-    /// Requests that may be in flight at once
+    /// Calls that may run at once, at least 1; further calls wait [new tenants: 4096]
     #[arg(long, value_name = "N")]
     pub(crate) in_flight_max: Option<u32>,
-    /// Requests beyond those that may wait; more are refused
+    /// Calls that may wait; further calls are refused with 429 [new tenants: 4096]
     #[arg(long, value_name = "N")]
     pub(crate) queued_max: Option<u32>,
-    /// Fraction of device time it may use at most, its plugins' time included, even if nobody else wants it; its requests wait for it; 0: no bound
+    /// Maximum fraction of device time, 0 to 1, plugins' processor time included, even while devices are
+    /// idle. Calls wait for it. 0 removes the limit [new tenants: no limit]
     #[arg(long, value_name = "FRACTION", value_parser = share)]
     pub(crate) device_share: Option<f64>,
-    /// Models it may have
+    /// Maximum number of models [new tenants: 1000]
     #[arg(long, value_name = "N")]
     pub(crate) models_max: Option<u32>,
-    /// Versions that each of its models may have
+    /// Maximum number of versions of each model [new tenants: 1000]
     #[arg(long, value_name = "N")]
     pub(crate) versions_max: Option<u32>,
-    /// Bytes that its versions may hold together
+    /// Maximum bytes of all versions together [new tenants: 256 GiB]
     #[arg(long, value_name = "BYTES")]
     pub(crate) bytes_max: Option<u64>,
 }
 
-/// A fraction of device time, or no bound.
+/// A fraction of device time; 0 is no limit.
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "a share is a number from 0, for no bound, to 1".to_owned())
+    share.ok_or_else(|| "give a number from 0 (no limit) to 1".to_owned())
 }

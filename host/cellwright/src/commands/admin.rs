@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use cellwright_client::{Client, ClientOptions};
+use cellwright_command::table::table;
 use cellwright_http_api::messages;
 use cellwright_protocol::messages::admin::{CreatedKey, Key, NewKey, NewTenant, Scope, Tenant, TenantSettings};
 use cellwright_registry as registry;
@@ -16,7 +17,6 @@ use serde_json::json;
 use super::remote::{block_on, connect, trust};
 use super::serve::data_folder;
 use crate::cli::{AdminArguments, KeyScope, KeysAction, KeysArguments, SettingsArguments, TenantsAction, TenantsArguments};
-use crate::table::table;
 
 /// Where the change is made.
 enum Place {
@@ -31,7 +31,7 @@ impl AdminArguments {
         let typed = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
         anyhow::ensure!(
             !(typed("data") && typed("server")),
-            "`--data` names a data folder that no server has open, and `--server` a running server: give one of the two"
+            "give either `--data` (the folder of a server that is not running) or `--server` (a running server), not both"
         );
         if let Some(server) = self.server.as_ref().filter(|_| !typed("data")) {
             let options = ClientOptions { key: self.key.clone(), trust: trust(self.ca.as_deref()), ..ClientOptions::default() };
@@ -40,11 +40,11 @@ impl AdminArguments {
         let folder = data_folder(self.data.as_deref())?;
         anyhow::ensure!(
             may_be_new || Registry::is_in(&folder),
-            "there is no data folder of a server at {}; say which one with `--data FOLDER`, or `--server URL` for a running server",
+            "there is no server's data folder at {}: name one with `--data FOLDER`, or a running server with `--server URL`",
             folder.display()
         );
         let registry = Registry::open(&folder).with_context(|| {
-            format!("the data folder {} cannot be used (a running server is asked with `--server URL`)", folder.display())
+            format!("the data folder {} cannot be used (if its server is running, use `--server URL`)", folder.display())
         })?;
         Ok(Place::Folder(Box::new(registry)))
     }
@@ -67,11 +67,14 @@ pub(crate) fn keys(arguments: &KeysArguments, matches: &ArgMatches) -> anyhow::R
                 let more = match &place {
                     // Whoever makes the first has none to show.
                     Place::Server(_) if arguments.admin.key.is_none() => {
-                        "From now on this server asks everybody for a key: give this one with `--key` or as CELLWRIGHT_KEY.\n".to_owned()
+                        "From now on this server requires a key: pass this one with `--key` or CELLWRIGHT_KEY.\n".to_owned()
                     }
                     Place::Server(_) => String::new(),
                     Place::Folder(_) => {
-                        format!("It is for the server of the data folder {}.\n", data_folder(arguments.admin.data.as_deref())?.display())
+                        format!(
+                            "It is valid on the server with the data folder {}.\n",
+                            data_folder(arguments.admin.data.as_deref())?.display()
+                        )
                     }
                 };
                 let CreatedKey { key, secret } = created;
@@ -95,14 +98,17 @@ pub(crate) fn tenants(arguments: &TenantsArguments, matches: &ArgMatches) -> any
     let place = arguments.admin.place(matches, matches!(arguments.action, TenantsAction::Create { .. }))?;
     let json = arguments.admin.json;
     let said = |tenant: &Tenant, what: &str| {
-        if json { format!("{}\n", json!(tenant)) } else { format!("tenant {} {what}\n", tenant.name) }
+        if json {
+            return format!("{}\n", json!(tenant));
+        }
+        format!("tenant {} {what}\n{}", tenant.name, list_tenants(std::slice::from_ref(tenant)))
     };
     let text = match &arguments.action {
         TenantsAction::List => {
             let tenants = place.tenants()?;
             if json { format!("{}\n", json!(tenants)) } else { list_tenants(&tenants) }
         }
-        TenantsAction::Create { name, settings } => said(&place.create_tenant(name, settings.of_protocol())?, "is there now"),
+        TenantsAction::Create { name, settings } => said(&place.create_tenant(name, settings.of_protocol())?, "is created"),
         TenantsAction::Set { name, settings } => said(&place.set_tenant(name, settings.of_protocol())?, "is changed"),
         TenantsAction::Delete { name } => {
             place.delete_tenant(name)?;

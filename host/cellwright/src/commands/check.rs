@@ -8,18 +8,18 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use cellwright_client::Extent;
+use cellwright_command::host::{self, Setup};
+use cellwright_command::progress;
 use cellwright_serving::samples;
 
 use crate::cli::CheckArguments;
-use crate::host::{self, Setup};
-use crate::progress;
-
 use report::Report;
 
 pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     let bundle = host::open(&arguments.bundle)?;
     could_be_sent(&arguments.bundle)?;
-    let serving = arguments.host.start(Setup { recalibrate: arguments.recalibrate, ..Setup::default() })?;
+    let plugin_address_bytes = Some(host::PLUGIN_ADDRESS_BYTES);
+    let serving = arguments.host.start(Setup { recalibrate: arguments.recalibrate, plugin_address_bytes, ..Setup::default() })?;
     let spinner = progress::spinner(format!("loading {} and measuring its cells", bundle.name()));
     let model = host::load_bundle(&serving, &bundle)?;
     spinner.set_message(format!("running {} samples", bundle.samples().all.len()));
@@ -35,7 +35,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
     Ok(if report.failures() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A server has what is sent to it, and that is the whole folder: also what the bundle would load without.
+/// An upload is the whole folder, with files that the bundle does not need, so all of it must fit.
 fn could_be_sent(folder: &Path) -> anyhow::Result<()> {
-    Extent::of(folder).context("no server would be sent this bundle").map(drop)
+    Extent::of(folder).context("this bundle cannot be uploaded").map(drop)
 }

@@ -10,13 +10,13 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use cellwright_bundle::Sample;
 use cellwright_client::{Client, PushOptions};
+use cellwright_command::host;
+use cellwright_command::progress;
 use serde_json::{Value, json};
 
 use super::remote::block_on;
 use crate::cli::DemoArguments;
-use crate::host;
 use crate::local_server::LocalServer;
-use crate::progress;
 
 /// The models shown, by the names of their folders.
 const MODELS: [&str; 3] = ["digits", "dates", "listops"];
@@ -50,7 +50,7 @@ impl Checks {
 
 pub(crate) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     let models = open(&examples(arguments.examples.as_deref())?)?;
-    let data = tempfile::tempdir().context("a temporary folder for the server's data")?;
+    let data = tempfile::tempdir().context("cannot create a temporary folder for the server's data")?;
     let starting = progress::spinner("starting a server".to_owned());
     let server = LocalServer::start((data.path(), data.path()), &arguments.options("cellular"))?;
     starting.finish_and_clear();
@@ -73,7 +73,7 @@ pub(crate) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn finish(arguments: &DemoArguments, checks: &Checks, tables: &Value) -> anyhow::Result<ExitCode> {
-    say(&format!("\n{} checks held, {} failed.", checks.held, checks.failed))?;
+    say(&format!("\n{} checks passed, {} failed.", checks.held, checks.failed))?;
     if arguments.json {
         say(&summary(checks, tables).to_string())?;
     }
@@ -93,9 +93,9 @@ fn examples(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(given) = given {
         return Ok(given.to_owned());
     }
-    let here = std::env::current_dir().context("the current folder")?;
+    let here = std::env::current_dir().context("cannot find the current folder")?;
     let found = here.ancestors().map(|folder| folder.join("examples")).find(|folder| folder.join(MODELS[0]).join("model.toml").is_file());
-    found.context("the folder `examples` of this project is not here; name it with `--examples`")
+    found.context("the folder `examples` of this project is neither here nor above: name it with `--examples`")
 }
 
 fn open(examples: &Path) -> anyhow::Result<Vec<Shown>> {
@@ -104,7 +104,7 @@ fn open(examples: &Path) -> anyhow::Result<Vec<Shown>> {
         let bundle = host::open(&folder)?;
         let samples = bundle.samples().all.clone();
         if samples.iter().any(|sample| sample.expected.is_none()) {
-            bail!("the bundle {} does not say what its samples' answers must be", folder.display());
+            bail!("the bundle {} has no expected answers for its samples", folder.display());
         }
         Ok(Shown { name, folder, samples })
     };
@@ -118,7 +118,7 @@ async fn upload(client: &Client, models: &[Shown], checks: &mut Checks) -> anyho
         let bar = progress::spinner(format!("uploading {}", model.name));
         let uploaded = client.push(model.name, &model.folder, PushOptions::default(), |_| {}).await;
         bar.finish_and_clear();
-        let uploaded = uploaded.with_context(|| format!("the model `{}` was not taken", model.name))?;
+        let uploaded = uploaded.with_context(|| format!("the server did not accept the model `{}`", model.name))?;
         let mark = checks.note(uploaded.activated && uploaded.samples.iter().all(|sample| sample.ok));
         say(&format!("  {mark} {:8} version {}, {} samples passed", uploaded.model, uploaded.version, uploaded.samples.len()))?;
     }
@@ -127,7 +127,7 @@ async fn upload(client: &Client, models: &[Shown], checks: &mut Checks) -> anyho
 
 fn invitation(url: &str) -> String {
     format!(
-        "\nThe server goes on until Ctrl-C. Try it:
+        "\nThe server runs until Ctrl-C. Try it:
 
   curl {url}/v2/models/digits
   curl -d '{{\"text\": \"the 3rd of March 2024\"}}' {url}/v2/models/dates/generate
@@ -135,6 +135,6 @@ fn invitation(url: &str) -> String {
   head -1 examples/digits/samples.jsonl | curl -d @- {url}/v2/models/digits/infer
   curl {url}/metrics
 
-Its documentation: {url}/docs"
+Documentation: {url}/docs"
     )
 }

@@ -49,7 +49,8 @@ impl Named {
         Ok(match text.split_once('/') {
             None => Self { name: text.to_owned(), version: None },
             Some((name, version)) => {
-                let version = version.parse().with_context(|| format!("`{version}` is no version of a model; write MODEL or MODEL/2"))?;
+                let version =
+                    version.parse().with_context(|| format!("`{version}` is not the number of a version; write MODEL or MODEL/2"))?;
                 Self { name: name.to_owned(), version: Some(version) }
             }
         })
@@ -80,7 +81,7 @@ fn read(mut lines: Lines<Box<dyn BufRead + Send>>) -> anyhow::Result<Receiver<In
         }
     };
     // Nobody waits for it: it may be reading what never comes when the program ends.
-    thread::Builder::new().name("input".to_owned()).spawn(run).context("the thread that reads the input")?;
+    thread::Builder::new().name("input".to_owned()).spawn(run).context("cannot start the thread that reads the input")?;
     Ok(receiver)
 }
 
@@ -130,9 +131,12 @@ async fn answer(client: &Client, model: &Named, arguments: &InferArguments, mut 
     }
     out.flush()?;
     let Some(nobody) = gone else { return Ok(outcome) };
-    let failed =
-        if outcome.failed > 0 { format!("; {} others failed, whose lines of output say why", outcome.failed) } else { String::new() };
-    Err(anyhow::Error::new(nobody).context(format!("stopped at line {last} of the input, {unanswered} requests have no answer{failed}")))
+    let failed = if outcome.failed > 0 {
+        format!("; {} other requests failed: their lines of output have the errors", outcome.failed)
+    } else {
+        String::new()
+    };
+    Err(anyhow::Error::new(nobody).context(format!("stopped at line {last} of the input: {unanswered} requests have no answer{failed}")))
 }
 
 async fn one(client: &Client, model: &Named, (number, line): (usize, &[u8]), form: Form) -> Result<Line, ClientError> {
@@ -160,7 +164,7 @@ async fn stream(client: &Client, model: &Named, mut lines: Receiver<Input>) -> a
             Ok(request) => request,
             Err(error) => {
                 outcome.count(false);
-                writeln!(stdout(), "{}", error_line(None, &format!("line {number} of the input is no JSON object: {error}")))?;
+                writeln!(stdout(), "{}", error_line(None, &format!("line {number} of the input is not a JSON object: {error}")))?;
                 continue;
             }
         };

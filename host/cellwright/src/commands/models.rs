@@ -4,13 +4,13 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use cellwright_client::Client;
+use cellwright_command::table::table;
 use cellwright_protocol::messages::admin::Model;
 use cellwright_protocol::messages::metadata::{ModelMetadata, TensorMetadata};
 use serde_json::json;
 
 use super::remote::block_on;
 use crate::cli::{ModelsAction, ModelsArguments};
-use crate::table::table;
 
 pub(crate) fn models(arguments: &ModelsArguments) -> anyhow::Result<ExitCode> {
     let client = arguments.server.client()?;
@@ -65,7 +65,7 @@ async fn act(client: &Client, action: &ModelsAction, json: bool) -> anyhow::Resu
 
 fn list(models: &[Model]) -> String {
     if models.is_empty() {
-        return "there are no models; `cellwright push FOLDER` brings one\n".to_owned();
+        return "there are no models; upload one with `cellwright push FOLDER`\n".to_owned();
     }
     let row = |model: &Model| {
         let active = model.active.map(|version| version.to_string()).unwrap_or_default();

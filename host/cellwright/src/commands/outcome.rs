@@ -1,4 +1,4 @@
-//! How requests from a file ended, told alike by every verb that sends some: a line of output for each that failed, and how many these were.
+//! How requests from a file ended. Every verb that sends some reports it alike: a line of output for each failed request, and their number.
 
 use std::io::{Write, stderr};
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ impl Outcome {
         if json {
             writeln!(stderr(), "{}", json!({ "requests": total, "answered": answered, "failed": failed }))?;
         } else if failed > 0 {
-            writeln!(stderr(), "error: {failed} of {total} requests failed; each one's line of output says why")?;
+            writeln!(stderr(), "error: {failed} of {total} requests failed; their lines of output have the errors")?;
         } else if total == 0 {
             writeln!(stderr(), "the input holds no requests")?;
         }

@@ -4,12 +4,12 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use cellwright_client::PushOptions;
+use cellwright_command::host;
+use cellwright_command::progress;
 use cellwright_protocol::messages::admin::SampleResult;
 
 use super::remote;
 use crate::cli::PushArguments;
-use crate::host;
-use crate::progress;
 
 pub(crate) fn push(arguments: &PushArguments) -> anyhow::Result<ExitCode> {
     // What is wrong with the bundle is better heard before it has been sent.
@@ -23,7 +23,7 @@ pub(crate) fn push(arguments: &PushArguments) -> anyhow::Result<ExitCode> {
         shown.set_length(far.total);
         shown.set_position(far.sent);
         if far.sent == far.total {
-            shown.set_message("sent; the server checks it");
+            shown.set_message("sent; the server is checking it");
         }
     };
     let options = PushOptions { activate: !arguments.no_activate };
@@ -31,7 +31,7 @@ pub(crate) fn push(arguments: &PushArguments) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let uploaded = uploaded.map_err(|error| {
         let outcome = if error.is_undecided() {
-            format!("it is not known whether model `{name}` has a new version (`cellwright models show {name}` tells)")
+            format!("it is unknown whether model `{name}` has a new version: see `cellwright models show {name}`")
         } else {
             format!("model `{name}` has no new version")
         };
@@ -44,9 +44,9 @@ pub(crate) fn push(arguments: &PushArguments) -> anyhow::Result<ExitCode> {
     }
     let state = match (uploaded.existed, uploaded.activated) {
         (false, true) => "serves now",
-        (false, false) => "is kept; activate it to have it serve",
-        (true, true) => "was there before; it serves now",
-        (true, false) => "was there before",
+        (false, false) => "is stored; activate it to make it serve",
+        (true, true) => "was stored before; it serves now",
+        (true, false) => "was stored before",
     };
     writeln!(out, "{} version {} {state}", uploaded.model, uploaded.version)?;
     writeln!(out, "digest {}", uploaded.digest)?;

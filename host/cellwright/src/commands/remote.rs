@@ -38,7 +38,7 @@ pub(crate) fn connect(server: &str, options: &ClientOptions) -> anyhow::Result<C
     Ok(client)
 }
 
-/// Waits while connections are refused. Whatever else is wrong, and that nobody came to listen, the call itself will say.
+/// Waits while connections are refused. The call itself reports every other fault, and that no server came to listen.
 fn wait_for_listener(address: &Address) -> anyhow::Result<()> {
     let refuses =
         |at: SocketAddr| TcpStream::connect_timeout(&at, START_MAX).is_err_and(|cause| cause.kind() == ErrorKind::ConnectionRefused);
@@ -46,7 +46,7 @@ fn wait_for_listener(address: &Address) -> anyhow::Result<()> {
     let mut told = false;
     while address.authority().to_socket_addrs().is_ok_and(|mut found| found.all(refuses)) && Instant::now() < end {
         if !told {
-            writeln!(stderr(), "nobody listens at {address} yet; waiting up to {} s", START_MAX.as_secs())?;
+            writeln!(stderr(), "no server listens at {address} yet; waiting up to {} s", START_MAX.as_secs())?;
             told = true;
         }
         thread::sleep(POLL);
@@ -56,6 +56,6 @@ fn wait_for_listener(address: &Address) -> anyhow::Result<()> {
 
 /// Runs to its end what speaks to a server.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the thread that speaks to the server")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the client")?;
     runtime.block_on(work)
 }

@@ -1,7 +1,6 @@
 //! `run`: requests from a file through the real engine.
 
 mod answers;
-mod inbox;
 mod requests;
 mod session;
 
@@ -12,16 +11,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use cellwright_command::host::{self, Setup};
+use cellwright_command::progress;
 use cellwright_serving::{Delivery, ServedModel, Serving};
 use indicatif::ProgressBar;
 
 use crate::bound_lines::Lines;
 use crate::cli::RunArguments;
 use crate::commands::outcome::Outcome;
-use crate::host::{self, Setup};
-use crate::progress;
 use crate::trace::{Roll, Tracer};
-
 use answers::Answers;
 use requests::Desk;
 
@@ -35,6 +33,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         scheduler: host::scheduler(arguments.policy, arguments.release),
         in_flight_max: arguments.in_flight_max.saturating_mul(2).max(Setup::default().in_flight_max),
         trace: tracer.as_ref().map(Tracer::hook),
+        plugin_address_bytes: Some(host::PLUGIN_ADDRESS_BYTES),
         ..Setup::default()
     };
     let serving = arguments.host.start(setup)?;
@@ -42,15 +41,15 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let model = host::load_bundle(&serving, &bundle)?;
     loading.finish_and_clear();
     let outcome = match &tracer {
-        Some(tracer) => tracer.beside(&model, arguments.json, |roll| answer(arguments, &serving, &model, input, Some(roll)))?,
-        None => answer(arguments, &serving, &model, input, None)?,
+        Some(tracer) => tracer.beside(&model, arguments.json, |roll| answer(arguments, serving, &model, input, Some(roll)))?,
+        None => answer(arguments, serving, &model, input, None)?,
     };
     Ok(outcome.tell(arguments.json)?)
 }
 
 fn answer(
     arguments: &RunArguments,
-    serving: &Serving,
+    serving: Serving,
     model: &Arc<ServedModel>,
     input: Box<dyn BufRead + Send>,
     roll: Option<&Roll>,
@@ -58,13 +57,17 @@ fn answer(
     let mut answers = Answers::new(BufWriter::new(stdout().lock()), model.name().to_owned());
     let lines = Lines::new(input);
     if arguments.session {
-        session::run(serving, model, lines, &mut answers, roll)?;
+        session::run(serving, model, lines, &mut answers, arguments.stream, roll)?;
     } else {
         let delivery = if arguments.stream { Delivery::Parts } else { Delivery::Whole };
         // Answers and traces show by themselves how far it has come, and a bar would stand between their lines.
         let lines_are_seen = arguments.trace || stdout().is_terminal();
         let bar = if lines_are_seen { ProgressBar::hidden() } else { progress::counter("answered", None) };
-        Desk { serving, model, delivery, in_flight_max: arguments.in_flight_max as usize, roll }.run(lines, &mut answers, &bar)?;
+        Desk { serving: &serving, model, delivery, in_flight_max: arguments.in_flight_max as usize, roll }.run(
+            lines,
+            &mut answers,
+            &bar,
+        )?;
         bar.finish_and_clear();
     }
     Ok(answers.outcome())

@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use cellwright_bundle::ArchiveLimits;
+use cellwright_command::host::{self, Setup};
+use cellwright_command::worker;
 use cellwright_engine::options::Observer;
+use cellwright_gate::{Bounds, Gate, Platform, PlatformOptions, Readiness};
 use cellwright_http_api::{BindError, Limits, Server, ServerOptions, TlsFiles};
+use cellwright_recording::Recorder;
 use cellwright_registry::Registry;
 use cellwright_scheduler::{Commands, Config, Event, Time};
-use cellwright_serving::{Platform, PlatformOptions, Readiness};
-use cellwright_simulator::Recorder;
-use rustix::process::{Pid, getppid};
+use rustix::process::{Pid, Signal, getppid};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::ServeArguments;
-use crate::host::{self, Setup};
 use crate::telemetry::{self, Traces};
-use crate::worker;
 
-pub(crate) use settings::{Settings, data_folder};
+pub(crate) use settings::{Setting, Settings, data_folder};
 
-/// No stopping server waits for longer: a year, which a clock can still add to any moment.
-const DRAIN_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// What asks a process and its group to stop (`timeout`, Ctrl-C behind a wrapper that passes it on) asks the process twice, within a moment. That is once.
+/// The longest time limit: a year, which can be added to any `Instant` without overflow.
+const SECONDS_MAX: u64 = 365 * 24 * 60 * 60;
+/// Signals within this time count as one: `timeout`, or a wrapper that passes Ctrl-C on, signals both the process and its group.
 const ASKED_ONCE: Duration = Duration::from_millis(500);
 
 pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) -> anyhow::Result<ExitCode> {
@@ -43,8 +43,8 @@ pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) 
     let runtime = host::connections()?;
     let finished = runtime.block_on(async {
         // Before it says that it is there: whoever reads that may ask it to stop at once.
-        let stop_asked = stop_asked(temporary.is_some())?;
-        let bound = Server::bind(server_options(settings), cellwright_http_api::host_of(platform.clone())).await;
+        let stop_asked = stop_asked(temporary.is_some(), settings.drain_delay.value)?;
+        let bound = Server::bind(server_options(settings), Gate::new(platform.clone(), bounds(settings))?).await;
         let server = bound.inspect_err(|_| forget_recording(settings)).map_err(|fault| refused(fault, settings))?;
         announce(&server, settings);
         let watch = tokio::task::spawn_blocking({
@@ -60,10 +60,10 @@ pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) 
         traces.finish();
     }
     if finished {
-        tracing::info!("everything that was begun is finished");
+        tracing::info!("all running calls are finished");
         Ok(ExitCode::SUCCESS)
     } else {
-        say(&format!("error: stopped with requests unanswered, after {} s", settings.drain_seconds.value));
+        say(&format!("error: stopped after {} s with calls that have no answer", settings.drain_seconds.value));
         Ok(ExitCode::FAILURE)
     }
 }
@@ -72,18 +72,17 @@ pub(crate) fn serve(settings: &Settings, arguments: &ServeArguments, log: &str) 
 fn refused(fault: BindError, settings: &Settings) -> anyhow::Error {
     match fault {
         BindError::NoKeys(address) => anyhow::anyhow!(
-            "no key exists, so everyone who reaches {address} could do everything: create one with `cellwright keys create --admin --data {}`, or listen on 127.0.0.1",
+            "no key exists, so anyone who reaches {address} could do everything: create one with `cellwright keys create --admin --data {}`, or listen on 127.0.0.1",
             settings.data.value.display()
         ),
         fault => fault.into(),
     }
 }
 
-/// Logs, and traces where they are wanted.
+/// Starts logs, and traces if a collector is named.
 fn start_telemetry(settings: &Settings, log: &str) -> anyhow::Result<Option<Traces>> {
-    let format = settings.log_format.value;
-    let Some(collector) = &settings.otlp_endpoint.value else { return telemetry::start(log, format).map(|()| None) };
-    telemetry::start_with_traces(log, format, (collector, scheme(settings))).map(Some)
+    let collector = settings.otlp_endpoint.value.as_ref().map(|collector| (collector, scheme(settings)));
+    telemetry::start(log, settings.log_format.value, collector)
 }
 
 fn scheme(settings: &Settings) -> &'static str {
@@ -99,13 +98,13 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
     let setup = Setup {
         scheduler,
         in_flight_max: settings.in_flight_max.value,
+        plugin_address_bytes: settings.plugin_address_bytes.value,
         observer: settings.record.value.as_deref().map(|file| recorder(file, &scheduler)).transpose()?,
         ..Setup::default()
     };
     let options = PlatformOptions {
-        serving: host::serving_options(setup, Some(data.join("cache")))?,
         archive: ArchiveLimits { bytes_max: settings.upload_bytes_max.value, ..ArchiveLimits::default() },
-        model_in_flight_max: settings.in_flight_max.value,
+        ..PlatformOptions::new(host::serving_options(setup, Some(data.join("cache")))?)
     };
     say(&format!("computing on {}", worker::alike(backends.iter().map(|backend| backend.info().name)).join("; ")));
     Ok(Platform::start(options, registry, backends)?)
@@ -125,15 +124,21 @@ impl Observer for Recording {
 }
 
 fn recorder(file: &Path, scheduler: &Config) -> anyhow::Result<Box<dyn Observer>> {
-    let recorder = Recorder::create(file, scheduler).context("nothing can be recorded")?;
+    let recorder = Recorder::create(file, scheduler).context("cannot create the recording")?;
     Ok(Box::new(Recording(recorder)))
 }
 
-/// Of a server that never listened there is nothing to be kept, nor in the way of the next.
+/// Removes the recording of a server that never listened: it is empty, and would be in the way of the next one.
 fn forget_recording(settings: &Settings) {
     if let Some(file) = &settings.record.value {
         let _ = std::fs::remove_file(file);
     }
+}
+
+/// Bounds of the front door, from the settings.
+pub(crate) fn bounds(settings: &Settings) -> Bounds {
+    let (body_bytes_max, upload_bytes_max) = (settings.body_bytes_max.value, settings.upload_bytes_max.value);
+    Bounds { body_bytes_max, upload_bytes_max, ..Bounds::default() }
 }
 
 /// Where and how to listen.
@@ -142,17 +147,21 @@ pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
         (Some(certificate), Some(key)) => Some(TlsFiles { certificate: certificate.clone(), key: key.clone() }),
         _ => None,
     };
+    let time = |setting: &Setting<u64>| Duration::from_secs(setting.value.min(SECONDS_MAX));
     let limits = Limits {
         connections_max: settings.connections_max.value,
-        body_bytes_max: settings.body_bytes_max.value,
-        upload_bytes_max: settings.upload_bytes_max.value,
-        drain: Duration::from_secs(settings.drain_seconds.value).min(DRAIN_MAX),
+        idle_timeout: time(&settings.idle_seconds),
+        header_timeout: time(&settings.header_seconds),
+        body_grace: time(&settings.body_seconds),
+        write_timeout: time(&settings.write_seconds),
+        drain_delay: time(&settings.drain_delay),
+        drain: time(&settings.drain_seconds),
         ..Limits::default()
     };
     ServerOptions { addresses: settings.listen.value.iter().map(|address| address.0).collect(), tls, limits }
 }
 
-/// For whoever reads along. That nobody does, or that a disk for it is full, ends no server.
+/// Writes a line to standard error. A closed pipe or a full disk must not stop the server.
 fn say(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }
@@ -168,22 +177,28 @@ fn say_when_ready(platform: &Platform, started: Instant) {
     while let Readiness::Starting { .. } = platform.readiness() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let serving = platform.index(None).iter().filter(|model| model.version.is_some()).count();
+    let serving = platform.index(None).iter().filter(|(_, model)| model.version.is_some()).count();
     say(&format!("ready after {} ms, {serving} models serve", started.elapsed().as_millis()));
 }
 
-/// Ends when the process is asked to, from now on: by a service manager, by Ctrl-C, or, of a server that is somebody's own, when there is nobody any more at
-/// the other end of standard input. Whoever asks by a signal once more is not made to wait for what is unfinished.
-fn stop_asked(with_input: bool) -> anyhow::Result<impl Future<Output = ()>> {
-    let listen = |kind| signal(kind).context("the signals that ask the server to stop");
+/// Ends at the next SIGTERM or SIGINT, and when the processor time of `ulimit -t` is used up; with `with_input`, also when standard input ends. A
+/// later SIGTERM or SIGINT stops the process at once.
+fn stop_asked(with_input: bool, delay: u64) -> anyhow::Result<impl Future<Output = ()>> {
+    let listen = |kind| signal(kind).context("cannot listen for signals");
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    // It comes each second from then on, until the hard limit kills.
+    let mut no_time = listen(SignalKind::from_raw(Signal::XCPU.as_raw()))?;
     Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = input_ended(), if with_input => {}
-        }
-        say("stopping: nothing new is taken, what has begun is finished; asked again, it stops at once");
+        let why = tokio::select! {
+            _ = terminate.recv() => "",
+            _ = interrupt.recv() => "",
+            _ = no_time.recv() => " because the processor time of `ulimit -t` is used up",
+            () = input_ended(), if with_input => "",
+        };
+        let serving = if delay > 0 { format!("not ready, and serving for another {delay} s; then ") } else { String::new() };
+        say(&format!(
+            "stopping{why}: {serving}no connections are taken, running calls are finished; a second signal stops the server at once"
+        ));
         let asked = Instant::now();
         tokio::spawn(async move {
             loop {
@@ -195,13 +210,13 @@ fn stop_asked(with_input: bool) -> anyhow::Result<impl Future<Output = ()>> {
                     break;
                 }
             }
-            say("error: stopped at once, because it was asked again: what was not finished has no answer");
+            say("error: stopped at once by a second signal: unfinished calls have no answer");
             std::process::exit(1);
         });
     })
 }
 
-/// Nothing is expected there: it ends with the process that holds it. A thread of its own, which nobody waits for, reads it.
+/// Ends when standard input does, which is when the process that holds its other end exits. A detached thread reads it.
 async fn input_ended() {
     let (ended, told) = tokio::sync::oneshot::channel();
     let read = move || {
@@ -214,7 +229,7 @@ async fn input_ended() {
     }
 }
 
-/// A folder that goes with the server if whoever made it is gone, and so cannot see to it.
+/// A folder that the server removes at its end if the parent process, which made the folder, is gone.
 struct Temporary<'a> {
     folder: &'a Path,
     parent: Option<Pid>,

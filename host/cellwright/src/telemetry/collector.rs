@@ -43,13 +43,13 @@ impl FromStr for CollectorUrl {
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(rest) = text.strip_prefix("http://") else {
             return Err(format!(
-                "`{text}` does not begin with http://; for a collector behind TLS, run one on this machine that passes traces on"
+                "`{text}` does not begin with http://; for a collector behind TLS, run another one on this machine that forwards traces"
             ));
         };
         let host = rest.split('/').next().unwrap_or_default();
         // What is written here is shown in logs.
         if host.is_empty() || rest.contains(['@', '?', '#', ' ']) {
-            return Err(format!("`{text}` is no collector's address; write http://HOST:PORT"));
+            return Err(format!("`{text}` is not the address of a collector; write http://HOST:PORT"));
         }
         Ok(Self(text.to_owned()))
     }
@@ -87,7 +87,8 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(timeout: Duration, cause: Cause) -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime that sends traces")?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime that sends traces")?;
         Ok(Self { client: HyperClient::with_default_connector(timeout, None), runtime, cause })
     }
 }
@@ -99,7 +100,7 @@ impl HttpClient for Sender {
         let result = self.runtime.block_on(self.client.send_bytes(request));
         match &result {
             Ok(response) if response.status().is_success() => {}
-            Ok(response) => self.cause.keep(format!("it answered with {}", response.status())),
+            Ok(response) => self.cause.keep(format!("the collector answered with {}", response.status())),
             Err(error) => self.cause.keep(innermost(&**error)),
         }
         result

@@ -93,7 +93,7 @@ impl SpanExporter for Reported {
                 tracing::info!("traces reach {} again", self.collector);
             }
         } else if !self.is_away.swap(true, Ordering::AcqRel) {
-            tracing::warn!("traces do not reach {} and are dropped until they do: {}", self.collector, self.cause.text());
+            tracing::warn!("traces do not reach {}, and are dropped until they do: {}", self.collector, self.cause.text());
         }
         result
     }

@@ -1,8 +1,11 @@
-//! Spans and events of `tracing`, as OpenTelemetry's semantic conventions have them.
+//! Spans and events of `tracing` as spans of OpenTelemetry's semantic conventions.
 //!
-//! A span `request` (of `http-api`) becomes a server span; the event `call` within it (of `serving`) becomes a child with the moments of the
-//! call's life as its events, at the times at which they happened. Only the fields listed here are ever exported, so that nothing of what
-//! requests carry can come along.
+//! A span `request` (of `http-api`) becomes a server span. The event `call` within it (of `serving`)
+//! becomes a child span whose events are the moments of the call's life, at their own times. Only the
+//! fields listed here are exported, so that no contents of a request leave the process.
+//!
+//! `tracing-opentelemetry` (0.34) does not replace this: it exports every field, and cannot give a span
+//! a start in the past.
 
 use std::borrow::Cow;
 use std::fmt::Debug;

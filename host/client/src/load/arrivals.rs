@@ -2,36 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use cellwright_cell_graph::Random;
+
 use super::{Arrivals, Target};
-
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// In (0, 1].
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-    pub(crate) fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Exponential of mean 1.
-    fn exponential(&mut self) -> f64 {
-        -self.unit().ln()
-    }
-}
 
 /// One thread's share of the arrivals.
 #[derive(Debug)]

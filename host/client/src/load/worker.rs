@@ -10,10 +10,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cellwright_cell_graph::Random;
 use tokio::sync::Mutex;
 use tokio::task::LocalSet;
 
-use super::arrivals::{Choice, Random, Schedule};
+use super::arrivals::{Choice, Schedule};
 use super::connection::Connection;
 use super::pace::Timer;
 use super::report::Tally;

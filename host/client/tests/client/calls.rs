@@ -105,7 +105,7 @@ async fn a_server_that_is_not_there_is_named() {
     let address = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let message = Client::new(&address, None).unwrap().is_live().await.unwrap_err().to_string();
-    assert!(message.starts_with(&format!("nobody listens at {address}: ")), "{message}");
+    assert!(message.starts_with(&format!("no server listens at {address}: ")), "{message}");
     assert!(matches!(Client::new(&address, Some("a\nb".into())), Err(ClientError::Key)));
     assert!(!format!("{:?}", Client::new(&address, Some("cw_hidden".into())).unwrap()).contains("hidden"));
 }

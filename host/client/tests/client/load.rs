@@ -149,9 +149,9 @@ async fn plans_that_make_no_sense_are_refused() {
     let good = plan(&server, Arrivals::Closed, 1);
     let sentence = |plan: Plan| run(&plan).unwrap_err().to_string();
     assert!(sentence(Plan { targets: vec![], ..good.clone() }).starts_with("there is nothing to send"));
-    assert!(sentence(Plan { arrivals: Arrivals::Poisson(f64::NAN), ..good.clone() }).starts_with("NaN is no rate"));
+    assert!(sentence(Plan { arrivals: Arrivals::Poisson(f64::NAN), ..good.clone() }).starts_with("NaN is not a rate"));
     assert!(
-        sentence(Plan { arrivals: Arrivals::Constant(1e-20), ..good.clone() }).contains("is no rate"),
+        sentence(Plan { arrivals: Arrivals::Constant(1e-20), ..good.clone() }).contains("is not a rate"),
         "times would be too long to count"
     );
     assert!(sentence(Plan { connections: 0, ..good.clone() }).starts_with("0 connections on 1 threads"));

@@ -63,13 +63,13 @@ async fn a_server_with_a_trusted_certificate_is_asked() {
 
 #[tokio::test]
 async fn a_server_that_nobody_vouches_for_hears_nothing() {
-    assert_eq!(refused(&honest().await, "expired.pem").await, "its certificate was issued by nobody who is trusted here");
+    assert_eq!(refused(&honest().await, "expired.pem").await, "its certificate was not issued by a trusted authority");
     let elsewhere = server("127.0.0.2", "certificate.pem", "key.pem").await;
-    assert_eq!(refused(&elsewhere, "certificate.pem").await, "its certificate is for another name than this one");
+    assert_eq!(refused(&elsewhere, "certificate.pem").await, "its certificate is for another name");
     let late = server("127.0.0.1", "expired.pem", "expired-key.pem").await;
     assert_eq!(refused(&late, "expired.pem").await, "its certificate has expired");
     let authority = server("127.0.0.1", "authority.pem", "authority-key.pem").await;
-    let expected = "its certificate is one of an authority; make it with `-addext basicConstraints=critical,CA:FALSE`";
+    let expected = "its certificate is that of an authority; make it with `-addext basicConstraints=critical,CA:FALSE`";
     assert_eq!(refused(&authority, "authority.pem").await, expected);
     let clear = Server::start(|_| answer(200, Bytes::new())).await;
     assert_eq!(refused(&clear, "certificate.pem").await, "it does not answer in TLS; perhaps its address begins with http://");
@@ -77,7 +77,7 @@ async fn a_server_that_nobody_vouches_for_hears_nothing() {
 
 #[test]
 fn authorities_that_cannot_be_read_are_named() {
-    for (name, what) in [("none.pem", "No such file"), ("key.pem", "no certificate in PEM is in it")] {
+    for (name, what) in [("none.pem", "No such file"), ("key.pem", "the file holds no certificate in PEM")] {
         let sentence = client("https://localhost:1", name).unwrap_err().to_string();
         assert!(sentence.contains(&file(name).display().to_string()) && sentence.contains(what), "{sentence}");
         // Who speaks in clear needs none.

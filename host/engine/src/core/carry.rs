@@ -4,10 +4,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::{CellIndex, FirstSlots, Lane, LaneIndex, PlacedGrowth, Row, Slot, Task};
-use cellwright_scheduler::{Commands, Failure, LaneId, Launch, ModelId, Placement, RequestId, Row as Scheduled, WorkerId};
+use cellwright_backend::{CellTypeId, FirstSlots, Lane, PlacedGrowth, Slot, Task};
+use cellwright_scheduler::{Commands, Failure, LaneId, Launch, ModelId, Placement, Refusal, RequestId, Row, WorkerId};
 
-use super::{Core, State, ToWorker};
+use super::{Core, CoreState, ToWorker};
 use crate::figures::RequestTimes;
 use crate::growths::GrowthEntry;
 use crate::lanes::{LaneEntry, Lanes};
@@ -31,6 +31,9 @@ impl Core {
         }
         for launch in &commands.launches {
             self.launch(&commands, launch);
+        }
+        for Refusal { model, policy, worker, fault } in &commands.refused {
+            tracing::error!(model = model.0, worker = worker.0, "the policy `{policy}` failed, and all requests of its model: {fault}");
         }
         // Whoever hears of an end finds it in the figures.
         self.publish();
@@ -108,11 +111,11 @@ impl Core {
         let scheduled = &commands.rows[launch.rows.clone()];
         let mut rows = state.row_buffers.pop().unwrap_or_default();
         rows.clear();
-        rows.extend(scheduled.iter().map(|row| Row { lane: LaneIndex(row.lane.0), step: row.step }));
+        rows.extend_from_slice(scheduled);
         let leaves = state.lanes.take_leaves(launch.worker, launch.seq.0);
         state.count_models(launch, scheduled);
         let (joins, scrub) = (state.joins(launch.worker, scheduled), state.scrub(launch, scheduled));
-        let task = Task { seq: launch.seq.0, cell: CellIndex(launch.cell_type.0), steps: launch.steps, rows, joins, leaves, scrub };
+        let task = Task { seq: launch.seq.0, cell: launch.cell_type, steps: launch.steps, rows, joins, leaves, scrub };
         self.count_launch(launch);
         self.traced(commands, launch);
         // A worker that is lost has hung up; the scheduler hears of it by `WorkerDown`.
@@ -188,9 +191,9 @@ impl Core {
     }
 }
 
-impl State {
+impl CoreState {
     /// The models that have rows in a task are told so.
-    fn count_models(&mut self, launch: &Launch, scheduled: &[Scheduled]) {
+    fn count_models(&mut self, launch: &Launch, scheduled: &[Row]) {
         let mut models = self.models.of_task((launch.step_rows(), launch.steps));
         match launch.sole {
             Some(sole) => models.have_row(sole),
@@ -199,7 +202,7 @@ impl State {
     }
 
     /// Lanes that a worker is to be told of with a task of those rows.
-    fn joins(&mut self, worker: WorkerId, scheduled: &[Scheduled]) -> Vec<(LaneIndex, Arc<Lane>)> {
+    fn joins(&mut self, worker: WorkerId, scheduled: &[Row]) -> Vec<(LaneId, Arc<Lane>)> {
         let mut new = std::mem::take(&mut self.new_lanes);
         self.lanes.introduce(scheduled, worker, &mut new);
         self.lanes.read_ahead(new.iter().copied());
@@ -209,7 +212,7 @@ impl State {
         let mut joins = Vec::with_capacity(new.len());
         for id in new.drain(..) {
             let Some(entry) = self.lanes.get(id) else { continue };
-            joins.push((LaneIndex(id.0), Arc::clone(&entry.lane)));
+            joins.push((id, Arc::clone(&entry.lane)));
             if let Some(request) = self.requests.get_mut(entry.request) {
                 request.times.join(self.now, scheduled.len());
             }
@@ -219,7 +222,7 @@ impl State {
     }
 
     /// Slots to be zeroed before a task: of its rows that had been another tenant's.
-    fn scrub(&self, launch: &Launch, scheduled: &[Scheduled]) -> Vec<(Slot, u32)> {
+    fn scrub(&self, launch: &Launch, scheduled: &[Row]) -> Vec<(Slot, u32)> {
         if !self.lanes.any_to_scrub() {
             return Vec::new();
         }
@@ -235,13 +238,13 @@ impl State {
 /// A growth gets its place. So many lanes of it are placed.
 fn place(
     placement: &Placement,
-    places: &[(LaneId, cellwright_scheduler::Slot)],
-    (entry, cells): (&mut RequestEntry, &Arc<[CellIndex]>),
+    places: &[(LaneId, Slot)],
+    (entry, cells): (&mut RequestEntry, &Arc<[CellTypeId]>),
     (lanes, spares): (&mut Lanes, &mut Spares),
 ) -> u64 {
     let number = placement.growth;
     let Some(growth) = entry.growths.get(number).map(GrowthEntry::growth) else { return 0 };
-    let slots = FirstSlots::new(growth, places.iter().map(|(_, slot)| Slot(slot.0)));
+    let slots = FirstSlots::new(growth, places.iter().map(|(_, slot)| *slot));
     let mut first = entry.growths.place(number, slots, cells, spares);
     let Some(placed) = entry.growths.placed(number) else { return 0 };
     let (request, model, scrub) = (placement.request, entry.model, placement.scrub);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use cellwright_backend::Completed;
-use cellwright_scheduler::{Event, LaneId, TaskSeq, WorkerId};
+use cellwright_scheduler::{Event, TaskSeq, WorkerId};
 
 use super::Core;
 use crate::lanes::LaneEntry;
@@ -27,12 +27,12 @@ impl Core {
         self.count_completion(worker, completed.busy_ns);
         let state = &mut self.state;
         state.lanes.completed(worker, completed.seq, &mut state.spares);
-        let delivered = || completed.delivered.iter().map(|delivered| LaneId(delivered.lane.0));
+        let delivered = || completed.delivered.iter().map(|delivered| delivered.lane);
         state.lanes.read_ahead(delivered());
         state.requests.read_ahead(delivered().filter_map(|lane| Some(state.lanes.get(lane)?.request)));
         let ends = completed.delivered.iter().skip(1).map(|next| next.offset as usize).chain([completed.bytes.len()]);
         for (delivered, end) in completed.delivered.iter().zip(ends) {
-            let Some(entry) = state.lanes.get(LaneId(delivered.lane.0)) else { continue };
+            let Some(entry) = state.lanes.get(delivered.lane) else { continue };
             let LaneEntry { chain, stage, .. } = *entry;
             let Some(bytes) = completed.bytes.get(delivered.offset as usize..end) else { continue };
             if let Some(sink) = state.requests.get_mut(entry.request).and_then(|request| request.sink.as_mut()) {
@@ -41,16 +41,16 @@ impl Core {
         }
         let mut stopped = Vec::with_capacity(completed.stopped.len());
         for stop in &completed.stopped {
-            stopped.push((LaneId(stop.lane.0), stop.step));
-            let Some(entry) = state.lanes.get(LaneId(stop.lane.0)) else { continue };
+            stopped.push((stop.lane, stop.step));
+            let Some(entry) = state.lanes.get(stop.lane) else { continue };
             if let Some(sink) = state.requests.get_mut(entry.request).and_then(|request| request.sink.as_mut()) {
                 sink.ended(entry.chain, stop.step.saturating_add(1));
             }
         }
         let mut failed = Vec::with_capacity(completed.refused.len());
         for refused in completed.refused.drain(..) {
-            failed.push(LaneId(refused.lane.0));
-            let Some(request) = state.lanes.get(LaneId(refused.lane.0)).map(|entry| entry.request) else { continue };
+            failed.push(refused.lane);
+            let Some(request) = state.lanes.get(refused.lane).map(|entry| entry.request) else { continue };
             if let Some(entry) = state.requests.get_mut(request) {
                 entry.row_error.get_or_insert_with(|| Box::new(refused.error));
             }

@@ -1,13 +1,19 @@
-//! State on its way from one memory domain to another. Where the target's device reaches the source's memory, it takes it there by itself. Elsewhere it passes
-//! through the host: the source's worker reads, hands over to the target's, which writes and says so.
+//! Moves of a request's state from one memory domain to another.
 //!
-//! A worker that is lost may have had a part in it; then its request fails, and the scheduler hears that the move is over all the same: while the other worker lives,
-//! only when that does nothing more with the request's slots, for they are another's then.
+//! If the target's device reaches the source's memory, the target copies the state by itself and
+//! the source is not told. Otherwise the state passes through the host: the source's worker reads
+//! it and hands it to the target's, which writes it and reports. A copy between devices that was
+//! refused goes through the host too, as do all later ones between the two.
+//!
+//! The request does not run until the scheduler hears that the move is over. Until then nobody else
+//! gets its old slots or its new ones. If a worker that takes part is lost, the request fails, and
+//! the scheduler hears of the end of the move all the same. If the other worker is alive, it hears
+//! that only once that worker does nothing more with the slots, because they are given to others
+//! then.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::Slot;
 use cellwright_scheduler::{Commands, DomainId, Event, Move, RequestId, WorkerId};
 
 use super::{Core, ToWorker};
@@ -48,7 +54,7 @@ pub(super) struct Moves {
 
 impl Core {
     pub(super) fn move_request(&mut self, commands: &Commands, moved: &Move) {
-        let runs = commands.copies[moved.copies.clone()].iter().map(|(from, to, count)| (Slot(from.0), Slot(to.0), *count)).collect();
+        let runs = commands.copies[moved.copies.clone()].to_vec();
         let moves = &mut self.state.moves;
         moves.last_number += 1;
         let moving = Moving { number: moves.last_number, request: moved.request, from: moved.from, to: moved.to, runs, told: None };

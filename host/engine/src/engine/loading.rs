@@ -1,4 +1,8 @@
-//! Models come and go: their cells on every worker that is up, shared where they are the same, measured once.
+//! Loading and unloading models: their cells on every worker that is up, shared where they are
+//! equal, measured once.
+//!
+//! Measured times are kept on disk (`calibration_store`). A cell type's batch limit is worked out
+//! from them again at every load.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{CellIndex, DeviceInfo, LoadError, NodeLayout, Prepared};
+use cellwright_backend::{DeviceInfo, LoadError, NodeLayout, Prepared};
 use cellwright_cell_graph::TypedCell;
 use cellwright_cell_graph::typed::CellTypeKey;
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
@@ -31,7 +35,9 @@ pub enum ModelError {
     #[error(transparent)]
     Cell(#[from] LoadError),
     /// Its weights would be too much.
-    #[error("the model's weights need {needed} bytes, {free} of {limit} are free: unload another model or raise the limit")]
+    #[error(
+        "the model's weights need {needed} bytes, but only {free} of {limit} are free: unload another model, or add memory to the machine"
+    )]
     Weights {
         /// Bytes it would add.
         needed: u64,
@@ -40,7 +46,7 @@ pub enum ModelError {
         /// Bytes that may be loaded in all.
         limit: u64,
     },
-    /// It would hold a device for too long.
+    /// One row of it would keep a device busy for too long.
     #[error("cell `{cell}`: one row takes {}, more than the {} that a row may take: make the cell smaller", milliseconds(.took), milliseconds(.bound))]
     Slow {
         /// Which.
@@ -50,8 +56,8 @@ pub enum ModelError {
         /// How long it may.
         bound: Duration,
     },
-    /// Making it ready failed in a way that nobody foresaw.
-    #[error("cell `{cell}` could not be made ready for {device}: an error within this program, which its log tells of")]
+    /// Preparing it panicked.
+    #[error("cell `{cell}` could not be prepared for {device}: an internal error; see the log of this program")]
     Panicked {
         /// Which.
         cell: String,
@@ -169,7 +175,7 @@ impl Engine {
         }
         let index = registry.models.iter().position(Option::is_none).unwrap_or(registry.models.len());
         let id = ModelId(u32::try_from(index).unwrap_or(u32::MAX));
-        let indices = cells.iter().map(|cell| CellIndex(cell.cell_type.0)).collect();
+        let indices = cells.iter().map(|cell| cell.cell_type).collect();
         let counters = Arc::new(ModelCounters::new(spec.charged.clone()));
         let load = LOADS.fetch_add(1, Ordering::Relaxed);
         let model = Arc::new(LoadedModel { id, load, name: spec.name.clone(), cells, indices, counters });
@@ -214,21 +220,20 @@ impl Engine {
             return Ok((id, entry.shared.clone()));
         }
         let id = types.vacant();
-        let index = CellIndex(id.0);
-        match self.load_new(index, cell) {
+        match self.load_new(id, cell) {
             Ok(shared) => {
                 types.insert(id, cell, shared.clone());
                 self.publish_weights(types);
                 Ok((id, shared))
             }
             Err(error) => {
-                self.forget(index);
+                self.forget(id);
                 Err(error)
             }
         }
     }
 
-    fn load_new(&self, index: CellIndex, cell: &Arc<TypedCell>) -> Result<TypeShared, ModelError> {
+    fn load_new(&self, index: CellTypeId, cell: &Arc<TypedCell>) -> Result<TypeShared, ModelError> {
         let (mut first, mut tables): (Option<(usize, Running)>, _) = (None, Tables::default());
         let mut loaded_by = Vec::with_capacity(self.workers.len());
         for (number, worker) in self.workers.iter().enumerate() {
@@ -256,7 +261,7 @@ impl Engine {
     }
 
     /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend.
-    fn time(&self, (number, beside): (usize, &[usize]), index: CellIndex, (rows, lent): (u32, bool)) -> Result<Duration, ModelError> {
+    fn time(&self, (number, beside): (usize, &[usize]), index: CellTypeId, (rows, lent): (u32, bool)) -> Result<Duration, ModelError> {
         let idle = |other: &&usize| self.gauges.workers[**other].outstanding.load(Ordering::Relaxed) == 0;
         let tell = |number: usize| tell(&self.workers[number], number, |reply| ToWorker::Time { index, rows, lent, reply });
         let others: Vec<_> = beside.iter().filter(idle).filter_map(|other| tell(*other).ok()).collect();
@@ -268,7 +273,7 @@ impl Engine {
     fn release(&self, types: &mut CellTypes, cells: &[LoadedCell]) {
         for cell in cells {
             if types.release(cell.cell_type) {
-                self.forget(CellIndex(cell.cell_type.0));
+                self.forget(cell.cell_type);
             }
         }
         self.publish_weights(types);
@@ -286,7 +291,7 @@ impl Engine {
     }
 
     /// One at a time: what waits at a worker beside its tasks stays bounded.
-    fn forget(&self, index: CellIndex) {
+    fn forget(&self, index: CellTypeId) {
         for (number, worker) in self.workers.iter().enumerate() {
             // A worker that is gone has forgotten everything.
             let _ = ask(worker, number, |reply| ToWorker::Unload { index, reply });

@@ -6,7 +6,7 @@ pub(super) struct Operation {
     pub(super) path: &'static str,
     pub(super) group: &'static str,
     pub(super) summary: &'static str,
-    /// What a key must allow; none: nobody needs a key.
+    /// The scope that a key needs. None: no key is needed.
     pub(super) scope: Option<&'static str>,
     pub(super) body: Body,
     pub(super) query: &'static [(&'static str, &'static str)],
@@ -53,8 +53,7 @@ const BY_UPLOAD: Option<&str> = Some("upload");
 const BY_ADMIN: Option<&str> = Some("admin");
 const BY_OPERATOR: Option<&str> = Some("admin, of the tenant `operator`");
 
-const ACTIVATE: (&str, &str) =
-    ("activate", "Whether the new version answers at once (true, the default) or waits to be activated (false).");
+const ACTIVATE: (&str, &str) = ("activate", "Whether to activate the new version (true, the default) or only to store it (false).");
 
 macro_rules! operation {
     ($method:literal $path:expr, $group:expr, $summary:literal, $scope:expr, $body:expr, $answer:expr, $refusals:expr) => {
@@ -87,8 +86,8 @@ macro_rules! of_model {
         [
             operation!("get" $model, INFER, "What a model takes and answers", ANY, Body::None, Answer::Json(200, "ModelMetadata"), GONE),
             operation!("get" concat!($model, "/ready"), INFER, "Whether a model answers", ANY, Body::None, Answer::Json(200, "ModelReady"), GONE),
-            operation!("get" concat!($model, "/config"), INFER, "A model's configuration, in Triton's words", ANY, Body::None, Answer::Json(200, "ModelConfig"), GONE),
-            operation!("get" concat!($model, "/stats"), INFER, "What a model's requests have cost", ANY, Body::None, Answer::Json(200, "Statistics"), GONE),
+            operation!("get" concat!($model, "/config"), INFER, "A model's configuration, in Triton's format", ANY, Body::None, Answer::Json(200, "ModelConfig"), GONE),
+            operation!("get" concat!($model, "/stats"), INFER, "Statistics of a model's requests", ANY, Body::None, Answer::Json(200, "Statistics"), GONE),
             operation!("post" concat!($model, "/infer"), INFER, "Run a request", BY_INFER, Body::Tensors("InferRequest"), Answer::Tensors("InferResponse"), RUNS),
             operation!("post" concat!($model, "/generate"), INFER, "Run a request in plain JSON", BY_INFER, Body::Json("GenerateRequest"), Answer::Json(200, "GenerateResponse"), RUNS),
             operation!("post" concat!($model, "/generate_stream"), INFER, "Run a request in plain JSON; the answer comes as server-sent events, one for each step of a streamed output", BY_INFER, Body::Json("GenerateRequest"), Answer::Events("GenerateResponse"), RUNS),
@@ -109,18 +108,18 @@ pub(super) fn all() -> Vec<Operation> {
 
 const SERVER_OPERATIONS: [Operation; 7] = [
     operation!("get" "/v2", SERVER, "What this server is", None, Body::None, Answer::Json(200, "ServerMetadata"), &[]),
-    operation!("get" "/v2/health/live", SERVER, "Whether the server lives", None, Body::None, Answer::Json(200, "ServerLive"), &[]),
+    operation!("get" "/v2/health/live", SERVER, "Whether the server is alive", None, Body::None, Answer::Json(200, "ServerLive"), &[]),
     operation!("get" "/v2/health/ready", SERVER, "Whether the server answers requests", None, Body::None, Answer::Json(200, "ServerReady"), &[503]),
-    operation!("get" "/v2/models/stats", SERVER, "What all models' requests have cost", ANY, Body::None, Answer::Json(200, "Statistics"), &[]),
-    operation!("get" "/metrics", SERVER, "Figures for Prometheus: an operator's key sees all, a tenant's its own", ANY, Body::None, Answer::Text("text/plain"), &[]),
+    operation!("get" "/v2/models/stats", SERVER, "Statistics of all models' requests", ANY, Body::None, Answer::Json(200, "Statistics"), &[]),
+    operation!("get" "/metrics", SERVER, "Metrics for Prometheus: an operator's key sees all of them, a tenant's key its own", ANY, Body::None, Answer::Text("text/plain"), &[]),
     operation!("get" "/openapi.json", SERVER, "This description", None, Body::None, Answer::Text("application/json"), &[]),
     operation!("get" "/docs", SERVER, "This description for people", None, Body::None, Answer::Text("text/html"), &[]),
 ];
 
 const REPOSITORY_OPERATIONS: [Operation; 3] = [
-    operation!("post" "/v2/repository/index", REPOSITORY, "Which models there are", ANY, Body::OptionalJson("IndexRequest"), Answer::Json(200, "Index"), &[]),
-    operation!("post" "/v2/repository/models/{model}/load", REPOSITORY, "Put a model's active version into service", BY_UPLOAD, Body::OptionalJson("LoadRequest"), Answer::Empty(200), LOADS),
-    operation!("post" "/v2/repository/models/{model}/unload", REPOSITORY, "Take a model out of service", BY_UPLOAD, Body::OptionalJson("UnloadRequest"), Answer::Empty(200), &[404, 429, 503]),
+    operation!("post" "/v2/repository/index", REPOSITORY, "List models and whether they serve", ANY, Body::OptionalJson("IndexRequest"), Answer::Json(200, "Index"), &[]),
+    operation!("post" "/v2/repository/models/{model}/load", REPOSITORY, "Load a model, so that its active version serves", BY_UPLOAD, Body::OptionalJson("LoadRequest"), Answer::Empty(200), LOADS),
+    operation!("post" "/v2/repository/models/{model}/unload", REPOSITORY, "Unload a model, so that it does not serve", BY_UPLOAD, Body::OptionalJson("UnloadRequest"), Answer::Empty(200), &[404, 429, 503]),
 ];
 
 const MODEL_OPERATIONS: [Operation; 7] = [
@@ -128,18 +127,18 @@ const MODEL_OPERATIONS: [Operation; 7] = [
     operation!("get" "/v1/models/{model}", MODELS, "A model and its versions", ANY, Body::None, Answer::Json(200, "Model"), &[404, 429]),
     operation!("put" "/v1/models/{model}", MODELS, "Upload a bundle (.tar or .tar.zst) as the model's next version; its samples must pass", BY_UPLOAD, Body::Archive, Answer::JsonOr(201, 200, "Uploaded"), UPLOADS, &[ACTIVATE]),
     operation!("delete" "/v1/models/{model}", MODELS, "Delete a model and all its versions", BY_UPLOAD, Body::None, Answer::Empty(204), &[404, 429, 503]),
-    operation!("post" "/v1/models/{model}/rollback", MODELS, "Let the version answer that did before", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), LOADS),
-    operation!("delete" "/v1/models/{model}/versions/{version}", MODELS, "Delete a version that does not answer", BY_UPLOAD, Body::None, Answer::Empty(204), &[404, 409, 429, 503]),
-    operation!("post" "/v1/models/{model}/versions/{version}/activate", MODELS, "Let a version answer", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), LOADS),
+    operation!("post" "/v1/models/{model}/rollback", MODELS, "Activate the version that was active before", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), LOADS),
+    operation!("delete" "/v1/models/{model}/versions/{version}", MODELS, "Delete a version that is not active", BY_UPLOAD, Body::None, Answer::Empty(204), &[404, 409, 429, 503]),
+    operation!("post" "/v1/models/{model}/versions/{version}/activate", MODELS, "Activate a version, which then serves", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), LOADS),
 ];
 
 const ACCESS_OPERATIONS: [Operation; 8] = [
-    operation!("get" "/v1/tenants", ACCESS, "The tenants", BY_OPERATOR, Body::None, Answer::Json(200, "TenantList"), &[429]),
-    operation!("post" "/v1/tenants", ACCESS, "Make a tenant", BY_OPERATOR, Body::Json("NewTenant"), Answer::Json(201, "Tenant"), &[409, 503]),
-    operation!("get" "/v1/tenants/{tenant}", ACCESS, "A tenant and what it may use", BY_ADMIN, Body::None, Answer::Json(200, "Tenant"), &[404]),
-    operation!("put" "/v1/tenants/{tenant}", ACCESS, "Change what a tenant may use", BY_OPERATOR, Body::Json("TenantSettings"), Answer::Json(200, "Tenant"), &[404, 503]),
+    operation!("get" "/v1/tenants", ACCESS, "The tenants and their limits; a tenant's key sees its own", ANY, Body::None, Answer::Json(200, "TenantList"), &[429]),
+    operation!("post" "/v1/tenants", ACCESS, "Create a tenant", BY_OPERATOR, Body::Json("NewTenant"), Answer::Json(201, "Tenant"), &[409, 503]),
+    operation!("get" "/v1/tenants/{tenant}", ACCESS, "A tenant and its limits; a tenant's key sees its own", ANY, Body::None, Answer::Json(200, "Tenant"), &[404]),
+    operation!("put" "/v1/tenants/{tenant}", ACCESS, "Change a tenant's limits", BY_OPERATOR, Body::Json("TenantSettings"), Answer::Json(200, "Tenant"), &[404, 503]),
     operation!("delete" "/v1/tenants/{tenant}", ACCESS, "Delete a tenant that has no models, and its keys", BY_OPERATOR, Body::None, Answer::Empty(204), &[404, 409, 503]),
     operation!("get" "/v1/keys", ACCESS, "The keys", BY_ADMIN, Body::None, Answer::Json(200, "KeyList"), &[429]),
-    operation!("post" "/v1/keys", ACCESS, "Make a key; a server without keys asks for one from then on", BY_ADMIN, Body::Json("NewKey"), Answer::Json(201, "CreatedKey"), &[404, 409, 503]),
-    operation!("delete" "/v1/keys/{key}", ACCESS, "End a key", BY_ADMIN, Body::None, Answer::Empty(204), &[404, 503]),
+    operation!("post" "/v1/keys", ACCESS, "Create a key; from the first one on, the server requires a key", BY_ADMIN, Body::Json("NewKey"), Answer::Json(201, "CreatedKey"), &[404, 409, 503]),
+    operation!("delete" "/v1/keys/{key}", ACCESS, "Revoke a key", BY_ADMIN, Body::None, Answer::Empty(204), &[404, 503]),
 ];

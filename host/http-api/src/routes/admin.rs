@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 
 /// A message in JSON.
 async fn message<T: DeserializeOwned>(app: &App, caller: &Caller, request: Request) -> Result<T, Refusal> {
-    let body = body::collect(app, &caller.tenant, request).await?;
-    cellwright_protocol::messages::read(&body.bytes)
+    let (bytes, _share) = body::collect_message(app, caller, request).await?;
+    cellwright_protocol::messages::read(&bytes)
         .map_err(|cause| Refusal::bad_input(format!("the message is not the JSON that this path asks for: {cause}")))
 }

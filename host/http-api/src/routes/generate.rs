@@ -8,23 +8,21 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
-use cellwright_cell_graph::Tensor;
+use cellwright_cell_graph::Description;
+use cellwright_gate::Permit;
 use cellwright_protocol::messages::ErrorBody;
 use cellwright_protocol::{InferRequest, InferResponse, RequestOptions};
-use cellwright_registry::Scope;
-use cellwright_serving::Delivery;
+use cellwright_serving::{Answer, Delivery, Item};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
 use http_body::Frame;
 
 use super::Target;
-use super::infer::{call_of, write};
+use super::infer::{input_of, write};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::body;
-use crate::budget::Share;
-use crate::call::{self, Parts, Piece};
-use crate::host::Endpoint;
+use crate::held;
 use crate::refusal::Refusal;
 use crate::request_id::ExchangeId;
 
@@ -32,26 +30,22 @@ use crate::request_id::ExchangeId;
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 struct Asked {
-    model: Arc<dyn Endpoint>,
+    permit: Permit,
     request: InferRequest,
     options: RequestOptions,
-    /// What the request holds of the server's memory.
-    share: Share,
 }
 
 async fn ask(app: &App, caller: &Caller, target: &Target, request: Request) -> Result<Asked, Refusal> {
-    caller.require(Scope::Infer)?;
-    let model = caller.find(app, target)?;
-    let body = body::collect(app, &caller.tenant, request).await?;
-    let reading = model.clone();
-    let (request, options) =
-        app.readers.read(&caller.tenant, (&body.bytes, body.bytes.len()), move |bytes| parse(&*reading, bytes)).await?;
-    let share = body.kept_as(&request).map_err(|refusal| refusal.of_request(request.id.as_deref()))?;
-    Ok(Asked { model, request, options, share })
+    let mut permit = app.gate.admit(caller, target.ask(&request))?;
+    let bytes = body::collect(app, permit.share(), request).await?;
+    let model = permit.deployed().clone();
+    let read = app.gate.read(&caller.tenant, (&bytes, bytes.len()), move |bytes| parse(model.description(), bytes)).await;
+    let (request, options) = read?;
+    body::keep_as(permit.share(), &bytes, &request).map_err(|refusal| refusal.of_request(request.id.as_deref()))?;
+    Ok(Asked { permit, request, options })
 }
 
-fn parse(model: &dyn Endpoint, bytes: &[u8]) -> Result<(InferRequest, RequestOptions), Refusal> {
-    let description = model.description();
+fn parse(description: &Description, bytes: &[u8]) -> Result<(InferRequest, RequestOptions), Refusal> {
     let mut request = InferRequest::from_generate(&description.inputs, bytes)?;
     let options = request.take_options().and_then(|mut options| {
         // Events and plain answers are text.
@@ -65,12 +59,13 @@ fn parse(model: &dyn Endpoint, bytes: &[u8]) -> Result<(InferRequest, RequestOpt
 pub(super) async fn whole(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
     let asked = ask(&app, &caller, &target, request).await?;
     let id = asked.request.id.clone();
-    let answer = call::whole(&app, asked.model, call_of(asked.request, &asked.options, Delivery::Whole), asked.share).await;
-    let body = match answer {
-        Ok((response, held)) => write(response, |response| Ok(held.body(response.to_generated()?))).await,
-        Err(refusal) => Err(refusal),
+    let answered = async {
+        let call = input_of(asked.request, &asked.options, Delivery::Whole);
+        let (response, share) = asked.permit.call(&app.gate, call).await?.end().await;
+        write(response?, |response| Ok(Body::from(held::bytes(share, response.to_generated()?)))).await
     };
-    let mut response = Response::new(body.map_err(|refusal| refusal.of_request(id.as_deref()))?);
+    let body = answered.await.map_err(|refusal: Refusal| refusal.of_request(id.as_deref()))?;
+    let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }
@@ -84,22 +79,25 @@ pub(super) async fn stream(
 ) -> Result<Response, Refusal> {
     let asked = ask(&app, &caller, &target, request).await?;
     let id = asked.request.id.clone();
+    let model = asked.permit.deployed();
     let labels = InferResponse {
-        model_name: asked.model.name().to_owned(),
-        model_version: Some(asked.model.version().to_string()),
+        model_name: model.name().to_owned(),
+        model_version: Some(model.version_text().to_owned()),
         id: id.clone(),
         ..InferResponse::default()
     };
-    let of_request = |refusal: Refusal| refusal.of_request(id.as_deref());
-    let call = call_of(asked.request, &asked.options, Delivery::Parts);
-    let parts = Parts::begin(&app, asked.model, call, asked.share).await.map_err(of_request)?;
-    // Until the first event an error is a status.
-    let first = match parts.next().await {
-        Some(Piece::Part(part)) => Some(event_of_part(&labels, part).map_err(of_request)?),
-        Some(Piece::End(result)) => event_of_end(result.map_err(of_request)?).map_err(of_request)?,
-        None => None,
+    let call = input_of(asked.request, &asked.options, Delivery::Parts);
+    let began = async {
+        let answer = asked.permit.call(&app.gate, call).await?;
+        // Until the first event an error is a status.
+        let first = match answer.next().await {
+            Some(item) => event_of(&labels, item)?,
+            None => None,
+        };
+        Ok((answer, first))
     };
-    let events = Events { first, parts, labels, exchange, over: false };
+    let (answer, first) = began.await.map_err(|refusal: Refusal| refusal.of_request(id.as_deref()))?;
+    let events = Events { first, answer, labels, exchange, over: false };
     let mut response = Response::new(Body::new(events));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -111,7 +109,7 @@ pub(super) async fn stream(
 /// An answer as server-sent events. The connection drops it when the client goes away, which cancels the request.
 struct Events {
     first: Option<Bytes>,
-    parts: Parts,
+    answer: Answer,
     labels: InferResponse,
     exchange: ExchangeId,
     over: bool,
@@ -128,12 +126,11 @@ impl http_body::Body for Events {
         if self.over {
             return Poll::Ready(None);
         }
-        let Poll::Ready(piece) = self.parts.poll_next(context) else { return Poll::Pending };
-        let event = match piece {
-            Some(Piece::Part(part)) => event_of_part(&self.labels, part).map(Some),
-            Some(Piece::End(result)) => {
-                self.over = true;
-                result.and_then(event_of_end)
+        let Poll::Ready(item) = self.answer.poll_next(context) else { return Poll::Pending };
+        let event = match item {
+            Some(item) => {
+                self.over |= matches!(item, Item::End(..));
+                event_of(&self.labels, item)
             }
             None => Ok(None),
         };
@@ -155,14 +152,13 @@ impl Events {
     }
 }
 
-fn event_of_part(labels: &InferResponse, part: Tensor) -> Result<Bytes, Refusal> {
-    let response = InferResponse { outputs: vec![part], ..labels.clone() };
-    Ok(event(&response.to_generated()?))
-}
-
-/// The outputs that were not streamed, if there are any.
-fn event_of_end(response: InferResponse) -> Result<Option<Bytes>, Refusal> {
-    if response.outputs.is_empty() { Ok(None) } else { Ok(Some(event(&response.to_generated()?))) }
+/// The event of an item; none at an end without outputs that were not streamed.
+fn event_of(labels: &InferResponse, item: Item) -> Result<Option<Bytes>, Refusal> {
+    let (response, share) = match item {
+        Item::Part(part) => (InferResponse { outputs: vec![part], ..labels.clone() }, None),
+        Item::End(result, share) => (result?, share),
+    };
+    if response.outputs.is_empty() { Ok(None) } else { Ok(Some(held::bytes(share, event(&response.to_generated()?)))) }
 }
 
 /// JSON has no line breaks of its own, so it is one line of an event.

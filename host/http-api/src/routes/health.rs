@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use cellwright_protocol::messages::metadata::{ServerLive, ServerMetadata, ServerReady};
-use cellwright_serving::{ErrorKind, Readiness};
 
 use super::ok;
 use crate::app::App;
@@ -28,11 +27,6 @@ pub(super) async fn live() -> Result<Response, Refusal> {
 }
 
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
-    match app.host.readiness() {
-        Readiness::Ready => ok(&ServerReady { ready: true }),
-        Readiness::Starting { loaded, total } => {
-            Err(Refusal::new(ErrorKind::Unavailable, format_args!("the server is starting: {loaded} of {total} models are loaded")))
-        }
-        Readiness::Draining => Err(Refusal::new(ErrorKind::Draining, "the server is about to stop and takes nothing new")),
-    }
+    app.gate.check_ready()?;
+    ok(&ServerReady { ready: true })
 }

@@ -3,56 +3,54 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use bytes::Bytes;
+use cellwright_cell_graph::Description;
+use cellwright_gate::{Call, Input, LARGE, Permit};
 use cellwright_protocol::{InferRequest, InferResponse, JSON_LENGTH_HEADER, RequestOptions, Wanted};
-use cellwright_registry::Scope;
-use cellwright_serving::{Call, Delivery};
+use cellwright_serving::{AnswerShare, Delivery};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::Target;
 use crate::app::App;
 use crate::auth::Caller;
-use crate::body::{self, LARGE, only};
-use crate::budget::Share;
-use crate::call::{self, Held};
-use crate::host::Endpoint;
+use crate::body::{self, only};
+use crate::held;
 use crate::refusal::Refusal;
 
 const JSON_LENGTH: HeaderName = HeaderName::from_static(JSON_LENGTH_HEADER);
 
 pub(super) async fn infer(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
-    caller.require(Scope::Infer)?;
-    let model = caller.find(&app, &target)?;
+    let mut permit = app.gate.admit(&caller, target.ask(&request))?;
     let json_length = json_length(request.headers())?;
-    let body = body::collect(&app, &caller.tenant, request).await?;
-    let reading = model.clone();
-    let json_bytes = json_length.unwrap_or(body.bytes.len());
-    let (request, options) =
-        app.readers.read(&caller.tenant, (&body.bytes, json_bytes), move |bytes| parse(&*reading, bytes, json_length)).await?;
+    let bytes = body::collect(&app, permit.share(), request).await?;
+    let (model, json_bytes) = (permit.deployed().clone(), json_length.unwrap_or(bytes.len()));
+    let read = app.gate.read(&caller.tenant, (&bytes, json_bytes), move |bytes| parse(model.description(), bytes, json_length)).await;
+    let (request, options) = read?;
     let id = request.id.clone();
-    let of_request = |refusal: Refusal| refusal.of_request(id.as_deref());
-    let share = body.kept_as(&request).map_err(of_request)?;
-    let answer = answer(&app, model, (request, options), share).await;
-    answer.map_err(of_request)
+    answer(&app, permit, bytes, (request, options)).await.map_err(|refusal| refusal.of_request(id.as_deref()))
 }
 
 async fn answer(
     app: &App,
-    model: Arc<dyn Endpoint>,
+    mut permit: Permit,
+    bytes: Bytes,
     (request, options): (InferRequest, RequestOptions),
-    share: Share,
 ) -> Result<Response, Refusal> {
-    let (response, held) = call::whole(app, model, call_of(request, &options, Delivery::Whole), share).await?;
+    body::keep_as(permit.share(), &bytes, &request)?;
+    drop(bytes);
+    let (response, share) = permit.call(&app.gate, input_of(request, &options, Delivery::Whole)).await?.end().await;
     let wanted = options.wanted;
-    write(response, move |response| respond(response, &wanted, held)).await
+    write(response?, move |response| respond(response, &wanted, share)).await
 }
 
 /// What a call's options mean to whoever runs it.
-pub(super) fn call_of(request: InferRequest, options: &RequestOptions, delivery: Delivery) -> Call {
+pub(super) fn input_of(request: InferRequest, options: &RequestOptions, delivery: Delivery) -> Input {
     let priority = u32::try_from(options.priority).unwrap_or(u32::MAX);
-    Call { request, delivery, since: Instant::now(), timeout: options.timeout, priority }
+    Input::One(Call { request, delivery, since: Instant::now(), timeout: options.timeout, priority })
 }
 
 /// Writes an answer where that disturbs nobody: a large one on a thread of its own.
@@ -67,8 +65,7 @@ pub(super) async fn write<T: Send + 'static>(
     tokio::task::spawn_blocking(move || written(response)).await.map_err(Refusal::internal)?
 }
 
-fn parse(model: &dyn Endpoint, bytes: &[u8], json_length: Option<usize>) -> Result<(InferRequest, RequestOptions), Refusal> {
-    let description = model.description();
+fn parse(description: &Description, bytes: &[u8], json_length: Option<usize>) -> Result<(InferRequest, RequestOptions), Refusal> {
     let mut request = match json_length {
         Some(0) => InferRequest::from_raw(&description.inputs, description.rows_are_requests, bytes)?,
         length => InferRequest::from_body(bytes, length)?,
@@ -88,10 +85,10 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>, Refusal> {
     length.map(Some).ok_or_else(|| Refusal::bad_input("the header Inference-Header-Content-Length must be a number of bytes"))
 }
 
-fn respond(response: InferResponse, wanted: &Wanted, held: Held) -> Result<Response, Refusal> {
+fn respond(response: InferResponse, wanted: &Wanted, share: Option<AnswerShare>) -> Result<Response, Refusal> {
     let body = response.into_body(wanted)?;
     let json_length = body.json_length();
-    let mut response = Response::new(held.body(body.into_bytes()));
+    let mut response = Response::new(Body::from(held::bytes(share, body.into_bytes())));
     let headers = response.headers_mut();
     match json_length {
         None => drop(headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"))),

@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 const PLATFORM: &str = "cellwright";
 
 pub(super) async fn metadata(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
-    let model = caller.find(&app, &target)?;
+    let model = target.find(&app, &caller)?;
     let description = model.description();
     ok(&ModelMetadata {
         name: model.name().to_owned(),
@@ -27,12 +27,13 @@ pub(super) async fn metadata(State(app): State<Arc<App>>, caller: Caller, target
 }
 
 pub(super) async fn ready(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
-    let model = caller.find(&app, &target)?;
+    let model = target.find(&app, &caller)?;
+    app.gate.check_not_stopping()?;
     ok(&ModelReady { name: model.name().to_owned(), ready: true })
 }
 
 pub(super) async fn config(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
-    let model = caller.find(&app, &target)?;
+    let model = target.find(&app, &caller)?;
     let description = model.description();
     let max_batch_size = u32::try_from(model.rows_max()).unwrap_or(u32::MAX);
     let parameter = |name: &str, value: String| (name.to_owned(), ConfigParameter { string_value: value });
@@ -44,6 +45,6 @@ pub(super) async fn config(State(app): State<Arc<App>>, caller: Caller, target: 
         input: description.inputs.iter().map(|spec| ConfigTensor::of(spec, max_batch_size)).collect(),
         output: description.outputs.iter().map(|spec| ConfigTensor::of(spec, max_batch_size)).collect(),
         model_transaction_policy: TransactionPolicy::default(),
-        parameters: [parameter("digest", model.digest()), parameter("version", model.version().to_string())].into(),
+        parameters: [parameter("digest", model.digest().to_string()), parameter("version", model.version().to_string())].into(),
     })
 }

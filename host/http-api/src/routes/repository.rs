@@ -18,34 +18,28 @@ use crate::refusal::Refusal;
 
 /// A message that may be left out.
 async fn optional<T: DeserializeOwned + Default>(app: &App, caller: &Caller, request: Request) -> Result<T, Refusal> {
-    let body = body::collect(app, &caller.tenant, request).await?;
-    cellwright_protocol::messages::read_optional(&body.bytes)
+    let (bytes, _share) = body::collect_message(app, caller, request).await?;
+    cellwright_protocol::messages::read_optional(&bytes)
         .map_err(|cause| Refusal::bad_input(format!("the message is not the JSON that the protocol asks for: {cause}")))
 }
 
 pub(super) async fn index(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, Refusal> {
     let asked: IndexRequest = optional(&app, &caller, request).await?;
-    let models = app.host.index(caller.sees()).into_iter().filter(|entry| !asked.ready || entry.state == ModelState::Ready);
-    let entries: Vec<IndexEntry> = models
-        .map(|entry| IndexEntry {
-            name: entry.name,
-            version: entry.version.map(|version| version.to_string()),
-            state: entry.state,
-            reason: entry.reason,
-        })
-        .collect();
+    let models = app.gate.platform().index(caller.sees()).into_iter().map(|(_, entry)| entry);
+    let entries: Vec<IndexEntry> = models.filter(|entry| !asked.ready || entry.state == ModelState::Ready).collect();
     ok(&entries)
 }
 
 pub(super) async fn load(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let asked: LoadRequest = optional(&app, &caller, request).await?;
-    if asked.parameters.is_some_and(|parameters| !parameters.is_empty()) {
-        let sentence = "models come from the registry as they were uploaded: `load` takes no configuration and no files";
+    let is_meant = |(name, value): (&String, &serde_json::Value)| (name == "config" || name.starts_with("file:")) && !value.is_null();
+    if asked.parameters.iter().flatten().any(is_meant) {
+        let sentence = "`load` takes no configuration and no files: models come from the registry as they were uploaded";
         return Err(Refusal::new(ErrorKind::Unsupported, sentence));
     }
     let model = target.name()?;
-    app.changing(&caller.tenant.clone(), move |app| app.host.load(&caller.tenant, &model)).await?;
+    app.gate.changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.load(&caller.tenant, &model)?)).await?;
     Ok(StatusCode::OK.into_response())
 }
 
@@ -53,6 +47,6 @@ pub(super) async fn unload(State(app): State<Arc<App>>, caller: Caller, target: 
     caller.require(Scope::Upload)?;
     let _: UnloadRequest = optional(&app, &caller, request).await?;
     let model = target.name()?;
-    app.changing(&caller.tenant.clone(), move |app| app.host.unload(&caller.tenant, &model)).await?;
+    app.gate.changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.unload(&caller.tenant, &model)?)).await?;
     Ok(StatusCode::OK.into_response())
 }

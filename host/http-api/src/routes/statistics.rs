@@ -4,28 +4,29 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use cellwright_gate::figures::TotalView;
+use cellwright_gate::platform::ModelFigures;
 use cellwright_protocol::messages::statistics::{BatchStatistics, Duration, InferenceStatistics, ModelStatistics, Statistics};
 
 use super::{Target, ok};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::figures::{ModelFigures, Total};
 use crate::refusal::Refusal;
 
 pub(super) async fn all(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
-    let figures = app.host.figures(caller.sees());
+    let figures = app.gate.platform().figures(caller.sees());
     ok(&Statistics { model_stats: figures.models.iter().map(statistics).collect() })
 }
 
 /// All versions of a model that have served, or the one that is named, whether or not it serves now.
 pub(super) async fn one(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
-    let figures = app.host.figures(Some(&caller.tenant));
+    let figures = app.gate.platform().figures(Some(&caller.tenant));
     let is_meant = |figures: &&ModelFigures| {
         figures.name == target.model && target.version.as_ref().is_none_or(|version| *version == figures.version.to_string())
     };
     let model_stats: Vec<ModelStatistics> = figures.models.iter().filter(is_meant).map(statistics).collect();
     if model_stats.is_empty() {
-        caller.find(&app, &target)?;
+        target.find(&app, &caller)?;
     }
     ok(&Statistics { model_stats })
 }
@@ -34,15 +35,15 @@ fn statistics(figures: &ModelFigures) -> ModelStatistics {
     ModelStatistics {
         name: figures.name.clone(),
         version: figures.version.to_string(),
-        last_inference: figures.last_ms,
-        inference_count: figures.requests,
+        last_inference: figures.calls.last_ms,
+        inference_count: figures.calls.requests,
         execution_count: figures.tasks(),
         inference_stats: InferenceStatistics {
-            success: duration(figures.success),
-            fail: duration(figures.failure),
-            queue: duration(figures.queue),
-            compute_input: duration(figures.unfold),
-            compute_infer: duration(figures.compute),
+            success: duration(figures.calls.success),
+            fail: duration(figures.calls.failure),
+            queue: duration(figures.calls.queue),
+            compute_input: duration(figures.calls.unfold),
+            compute_infer: duration(figures.calls.compute),
             ..InferenceStatistics::default()
         },
         batch_stats: batches(figures),
@@ -54,18 +55,18 @@ fn batches(figures: &ModelFigures) -> Vec<BatchStatistics> {
     let tasks = u128::from(figures.tasks().max(1));
     let mut largest = 1;
     let mut batches = Vec::new();
-    for (bound, count) in &figures.batches {
+    for (bound, count) in figures.batches() {
         let batch_size = bound.unwrap_or(largest * 2);
         largest = batch_size;
-        if *count > 0 {
-            let share = u128::from(figures.device_ns) * u128::from(*count) / tasks;
-            let compute_infer = Duration { count: *count, ns: u64::try_from(share).unwrap_or(u64::MAX) };
+        if count > 0 {
+            let share = u128::from(figures.device.device_ns) * u128::from(count) / tasks;
+            let compute_infer = Duration { count, ns: u64::try_from(share).unwrap_or(u64::MAX) };
             batches.push(BatchStatistics { batch_size, compute_infer, ..BatchStatistics::default() });
         }
     }
     batches
 }
 
-fn duration(total: Total) -> Duration {
+fn duration(total: TotalView) -> Duration {
     Duration { count: total.count, ns: total.ns }
 }

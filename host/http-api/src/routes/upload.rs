@@ -2,29 +2,26 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::{Buf as _, Bytes};
+use cellwright_gate::{Limit, NewUpload, UploadPermit};
 use cellwright_protocol::messages::admin::Uploaded;
 use cellwright_registry::Scope;
-use cellwright_serving::{Abandoned, ErrorKind, NewUpload};
+use cellwright_serving::Abandoned;
 use http::StatusCode;
 use http_body::Body as _;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{self, Receiver, Sender};
-use tokio::time::timeout;
 
 use super::{Target, json};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::body::{Pace, only_as_it_is, too_large};
+use crate::body::{Pace, only_as_it_is};
 use crate::limits::Limits;
 use crate::query;
 use crate::refusal::Refusal;
-use crate::turns::Turn;
 
 /// Pieces on their way between the network and the disk.
 const PIECES_MAX: usize = 16;
@@ -32,8 +29,6 @@ const PIECES_MAX: usize = 16;
 const RESERVED: &str = "stats";
 /// Bytes a second that an upload must bring on average: it holds more than a call's body does, and keeps others waiting.
 const RATE_MIN: u64 = 64 << 10;
-/// How long an upload waits while as many as allowed are being received.
-const FULL_WAIT_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn upload(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
@@ -42,48 +37,32 @@ pub(super) async fn upload(State(app): State<Arc<App>>, caller: Caller, target: 
     }
     let activate = query::truth(request.uri(), "activate", true)?;
     only_as_it_is(request.headers())?;
-    let room = Room::take(&app, &caller).await?;
-    let uploaded = receive(&app, (caller, &target), &mut request.into_body(), (activate, room)).await?;
+    let turn = app.gate.upload_permit(&caller).await?;
+    let uploaded = receive(&app, (caller, &target), &mut request.into_body(), (activate, turn)).await?;
     json(if uploaded.existed { StatusCode::OK } else { StatusCode::CREATED }, &uploaded)
-}
-
-/// What an upload holds until its last work is done, whether or not its client is still there.
-struct Room {
-    _turn: Turn,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Room {
-    /// Waits for one: a while for other tenants' uploads, and as long as it takes for those before it of the same tenant.
-    async fn take(app: &App, caller: &Caller) -> Result<Self, Refusal> {
-        let many = || Refusal::new(ErrorKind::Busy, "too many uploads of this tenant wait for their turn: try again later");
-        let turn = app.tenant_uploads.take(&caller.tenant).await.ok_or_else(many)?;
-        let full = || Refusal::new(ErrorKind::Unavailable, "as many uploads as allowed are being received: try again later");
-        let permit = timeout(FULL_WAIT_MAX, app.uploads.clone().acquire_owned()).await.map_err(|_| full())?;
-        Ok(Self { _turn: turn, _permit: permit.map_err(Refusal::internal)? })
-    }
 }
 
 async fn receive(
     app: &Arc<App>,
     (caller, target): (Caller, &Target),
     body: &mut Body,
-    (activate, room): (bool, Room),
+    (activate, turn): (bool, UploadPermit),
 ) -> Result<Uploaded, Refusal> {
     let model = target.name()?;
-    if body.size_hint().lower() > app.limits.upload_bytes_max {
-        return Err(too_large(app.limits.upload_bytes_max));
+    let bytes_max = app.gate.bounds().upload_bytes_max;
+    if body.size_hint().lower() > bytes_max {
+        return Err(Limit::UploadBytes.reached(bytes_max).into());
     }
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
     let abandoned = Abandoned::default();
     let _leaving = abandoned.on_drop();
-    let receiving = app.blocking(move |app| {
+    let receiving = app.gate.blocking(move |gate| {
         let mut archive = Archive { pieces, piece: Bytes::new(), ended: false };
-        let uploaded = app.host.upload(&caller.tenant, &model, &mut archive, NewUpload { activate, abandoned });
-        drop(room);
-        uploaded
+        let uploaded = gate.upload(&caller.tenant, &model, &mut archive, NewUpload { activate, abandoned });
+        drop(turn);
+        Ok::<_, Refusal>(uploaded?)
     });
-    let (sent, received) = tokio::join!(send(body, sender, &app.limits), receiving);
+    let (sent, received) = tokio::join!(send(body, sender, (&app.limits, bytes_max)), receiving);
     // A body that broke off is why its archive did.
     sent.and(received)
 }
@@ -94,11 +73,11 @@ enum Piece {
     End,
 }
 
-async fn send(body: &mut Body, pieces: Sender<Piece>, limits: &Limits) -> Result<(), Refusal> {
+async fn send(body: &mut Body, pieces: Sender<Piece>, (limits, bytes_max): (&Limits, u64)) -> Result<(), Refusal> {
     let mut pace = Pace::new(limits).at_least(RATE_MIN);
-    let mut left = limits.upload_bytes_max;
+    let mut left = bytes_max;
     while let Some(bytes) = pace.next(body).await? {
-        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| too_large(limits.upload_bytes_max))?;
+        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| Limit::UploadBytes.reached(bytes_max))?;
         if pieces.send(Piece::Bytes(bytes)).await.is_err() {
             // Who reads has seen enough, and says why.
             return Ok(());

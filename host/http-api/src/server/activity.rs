@@ -1,4 +1,4 @@
-//! What is under way on one connection, so that only connections at rest are ended before their time.
+//! What is under way on one connection, so that only connections at rest, and those whose request never comes, are ended before their time.
 //!
 //! Under way is an exchange, from its request's head to the last of its answer, and whatever is written while the client keeps it waiting: an
 //! answer that hyper has taken over is not yet one that has been sent.
@@ -14,13 +14,15 @@ use tokio::time::Instant;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Activity(Mutex<State>);
+pub(crate) struct Activity(Mutex<ConnectionState>);
 
 #[derive(Debug)]
-struct State {
+struct ConnectionState {
     under_way: usize,
     /// When the last of them ended, or the connection began.
     ended: Instant,
+    /// When the head of the next request began to come.
+    head_began: Option<Instant>,
 }
 
 /// One thing that is under way until this is dropped.
@@ -29,12 +31,23 @@ pub(crate) struct Active(Arc<Activity>);
 
 impl Activity {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State { under_way: 0, ended: Instant::now() })))
+        Arc::new(Self(Mutex::new(ConnectionState { under_way: 0, ended: Instant::now(), head_began: None })))
     }
 
     pub(crate) fn begin(self: &Arc<Self>) -> Active {
-        self.state().under_way += 1;
+        let mut state = self.state();
+        state.under_way += 1;
+        state.head_began = None;
+        drop(state);
         Active(self.clone())
+    }
+
+    /// Bytes have come: those of a head, if nothing is under way.
+    pub(crate) fn note_bytes(&self) {
+        let mut state = self.state();
+        if state.under_way == 0 {
+            state.head_began.get_or_insert_with(Instant::now);
+        }
     }
 
     /// Since when nothing is under way.
@@ -45,17 +58,31 @@ impl Activity {
 
     /// Waits until nothing has been under way for so long.
     pub(super) async fn rests_for(&self, limit: Duration) {
+        self.waits_for(limit, limit).await;
+    }
+
+    /// Waits until nothing has been under way for `idle`, or a head has been coming for `head`.
+    pub(super) async fn waits_for(&self, idle: Duration, head: Duration) {
         loop {
-            let left = match self.rests_since().map(|since| since.elapsed()) {
-                Some(rested) if rested >= limit => return,
-                Some(rested) => limit - rested,
-                None => limit,
-            };
-            tokio::time::sleep(left).await;
+            let left = self.left(idle, head);
+            if left.is_zero() {
+                return;
+            }
+            // A head may begin meanwhile, and then has no less than `head`.
+            tokio::time::sleep(left.min(head)).await;
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn left(&self, idle: Duration, head: Duration) -> Duration {
+        let state = self.state();
+        match state.head_began {
+            _ if state.under_way > 0 => idle,
+            None => idle.saturating_sub(state.ended.elapsed()),
+            Some(began) => head.saturating_sub(began.elapsed()),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use http::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
 
 use super::Phase;
@@ -23,7 +24,8 @@ use crate::limits::Limits;
 use crate::streams::Streams;
 
 const TLS_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How long a connection that was asked to end may take to, while nothing is under way on it.
+/// How long a connection that was asked to end may take to, while nothing is under way on it. A stopping server gives each connection that much first:
+/// a request may be on its way, and its client cannot tell whether one that is cut off was begun.
 const ENDING_MAX: Duration = Duration::from_millis(1500);
 
 /// One connection and its place among those that may be open.
@@ -42,18 +44,14 @@ impl Connection {
     }
 
     pub(super) async fn run_tls(self, tls: TlsAcceptor, stream: TcpStream) {
-        let stops = async {
-            self.reaches(Phase::Finishing).await;
-            tokio::time::sleep(ENDING_MAX).await;
-        };
         let shaken = tokio::select! {
             shaken = tokio::time::timeout(TLS_HANDSHAKE_MAX, tls.accept(stream)) => shaken,
-            () = stops => return,
+            () = self.ending() => return,
         };
         match shaken {
             Ok(Ok(stream)) => self.run(stream).await,
-            Ok(Err(cause)) => tracing::debug!(%cause, "no TLS came about"),
-            Err(_) => tracing::debug!("no TLS came about in time"),
+            Ok(Err(cause)) => tracing::debug!(%cause, "a TLS handshake failed"),
+            Err(_) => tracing::debug!("a TLS handshake took too long"),
         }
     }
 
@@ -61,17 +59,32 @@ impl Connection {
         let limits = &self.app.limits;
         let activity = Activity::new();
         let stream = Watched::new(stream, self.app.clone(), activity.clone());
+        // Told when an answer of HTTP/2 is the last: it says so by a frame of the connection, not by a header.
+        let last = Arc::new(Notify::new());
         let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
             let active = activity.begin();
+            let is_http2 = request.version() == http::Version::HTTP_2;
             let answer = exchange::serve(self.app.clone(), self.router.clone(), request);
-            async { Ok::<_, Infallible>(answer.await.map(|body| Answer { body, _active: active })) }
+            let (app, last) = (self.app.clone(), last.clone());
+            async move {
+                let mut answer = answer.await.map(|body| Answer { body, _active: active });
+                if app.gate.is_stopping() {
+                    if is_http2 {
+                        last.notify_one();
+                    } else {
+                        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    }
+                }
+                Ok::<_, Infallible>(answer)
+            }
         });
         let builder = protocols(limits);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let ended = tokio::select! {
             ended = connection.as_mut() => Some(ended),
-            () = activity.rests_for(limits.idle_timeout) => None,
-            () = self.reaches(Phase::Finishing) => None,
+            () = activity.waits_for(limits.idle_timeout, limits.header_timeout) => None,
+            () = last.notified() => None,
+            () = self.ending() => None,
         };
         let ended = match ended {
             Some(ended) => ended,
@@ -79,7 +92,7 @@ impl Connection {
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = connection => ended,
-                    () = lingers(&activity) => return tracing::debug!("a connection at rest was ended"),
+                    () = lingers(&activity) => return tracing::debug!("an idle connection was closed"),
                     () = self.reaches(Phase::Killed) => return self.cut_off(&activity),
                 }
             }
@@ -87,6 +100,12 @@ impl Connection {
         if let Err(cause) = ended {
             tracing::debug!(%cause, "a connection ended early");
         }
+    }
+
+    /// Waits until the server has stopped accepting, and a request that was on its way then has had its time to come.
+    async fn ending(&self) {
+        self.reaches(Phase::Finishing).await;
+        let _ = tokio::time::timeout(ENDING_MAX, self.reaches(Phase::Killed)).await;
     }
 
     /// Waits until the server has come so far in stopping, or is gone.
@@ -124,7 +143,7 @@ const SEND_BUFFER_MAX: usize = 1 << 20;
 
 fn protocols(limits: &Limits) -> auto::Builder<Streams> {
     let mut builder = auto::Builder::new(Streams { unread_max: limits.write_timeout });
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle_timeout).max_buf_size(READ_BUFFER_MAX);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(READ_BUFFER_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -6,10 +6,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal, getrlimit};
 
 use super::worker::Header;
 use super::{ChildCompiler, answer};
+use crate::engine::Reservation;
 use crate::error::CompileError;
 use crate::sentence;
 
@@ -30,9 +31,9 @@ struct Outcome {
 }
 
 impl ChildCompiler {
-    pub(super) fn compile(&self, bytes: &[u8], artifact_bytes_max: usize) -> Result<Vec<u8>, CompileError> {
+    pub(super) fn compile(&self, reservation: Reservation, bytes: &[u8], artifact_bytes_max: usize) -> Result<Vec<u8>, CompileError> {
         let answer_bytes_max = artifact_bytes_max.saturating_add(1);
-        let outcome = self.run(bytes, answer_bytes_max).map_err(|source| self.start_error(source))?;
+        let outcome = self.run(reservation, bytes, answer_bytes_max).map_err(|source| self.start_error(source))?;
         if outcome.answer.len() > answer_bytes_max {
             return Err(CompileError::ArtifactTooLarge(artifact_bytes_max));
         }
@@ -57,13 +58,13 @@ impl ChildCompiler {
         let signal = outcome.status.signal();
         let refused = signal == Some(Signal::ABORT.as_raw()) && complaint.contains(ALLOCATION_FAILED);
         if refused || complaint.contains("out of memory") || complaint.contains("os error 11") || complaint.contains("os error 12") {
-            return CompileError::OutOfMemory(self.memory_bytes);
+            return CompileError::OutOfMemory(at_most(self.memory_bytes, Resource::Data));
         }
         // With a processor limit whose soft and hard values agree the system may kill without the gentler signal first.
         CompileError::Crashed(sentence::of(&format!("{}: {complaint}", outcome.status)))
     }
 
-    fn run(&self, bytes: &[u8], answer_bytes_max: usize) -> std::io::Result<Outcome> {
+    fn run(&self, reservation: Reservation, bytes: &[u8], answer_bytes_max: usize) -> std::io::Result<Outcome> {
         let deadline = Instant::now() + self.time;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -71,7 +72,7 @@ impl ChildCompiler {
         let (Some(mut input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
             return Err(std::io::Error::other("its pipes are missing"));
         };
-        let header = Header { memory_bytes: self.memory_bytes, processor_seconds: self.processor_seconds() }.to_bytes();
+        let header = self.header(reservation).to_bytes();
         std::thread::scope(|scope| {
             // A child that ends before it has read everything makes this fail; its status says more than the broken pipe.
             scope.spawn(move || input.write_all(&header).and_then(|()| input.write_all(bytes)));
@@ -88,11 +89,21 @@ impl ChildCompiler {
         })
     }
 
-    /// Compilation runs on every core, so that its processor time may be that many times its wall time.
-    fn processor_seconds(&self) -> u64 {
+    /// What the child may use: no more than this process could, because a limit cannot be raised.
+    fn header(&self, reservation: Reservation) -> Header {
+        // Compilation runs on every core, so that its processor time may be that many times its wall time.
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
-        self.time.as_secs().saturating_add(1).saturating_mul(cores)
+        let processor_seconds = self.time.as_secs().saturating_add(1).saturating_mul(cores);
+        Header {
+            memory_bytes: at_most(self.memory_bytes, Resource::Data),
+            processor_seconds: at_most(processor_seconds, Resource::Cpu),
+            reservation,
+        }
     }
+}
+
+fn at_most(wanted: u64, resource: Resource) -> u64 {
+    getrlimit(resource).maximum.map_or(wanted, |maximum| maximum.min(wanted))
 }
 
 fn read_bounded(from: impl Read, bytes_max: u64) -> Vec<u8> {

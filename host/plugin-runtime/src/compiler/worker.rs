@@ -5,35 +5,37 @@
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use super::{answer, machine_code};
-use crate::engine;
+use crate::engine::{self, Reservation};
 use crate::error::{Defect, RuntimeError};
 
-/// Limits that the parent sends ahead of the plugin's bytes.
+/// What the parent sends ahead of the plugin's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) memory_bytes: u64,
     pub(super) processor_seconds: u64,
+    pub(super) reservation: Reservation,
 }
 
 impl Header {
-    pub(super) const SIZE: usize = 16;
+    pub(super) const SIZE: usize = 24;
 
     pub(super) fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[..8].copy_from_slice(&self.memory_bytes.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.processor_seconds.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.processor_seconds.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.reservation.0.to_le_bytes());
         bytes
     }
 
     fn read(input: &mut impl Read) -> std::io::Result<Self> {
-        let mut number = [0; 8];
-        input.read_exact(&mut number)?;
-        let memory_bytes = u64::from_le_bytes(number);
-        input.read_exact(&mut number)?;
-        Ok(Self { memory_bytes, processor_seconds: u64::from_le_bytes(number) })
+        let mut number = || {
+            let mut bytes = [0; 8];
+            input.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
+        };
+        Ok(Self { memory_bytes: number()?, processor_seconds: number()?, reservation: Reservation(number()?) })
     }
 }
 
@@ -66,7 +68,7 @@ fn work(input: &mut impl Read, output: &mut impl Write) -> Result<(), WorkError>
     limit_this_process(header)?;
     let mut bytes = Vec::new();
     input.read_to_end(&mut bytes)?;
-    let engine = engine::for_compiling()?;
+    let engine = engine::for_compiling(header.reservation)?;
     let compiled = machine_code(&engine, &bytes);
     // The system's refusal of memory that is not the allocator's reaches us as a compiler's error; it is not the plugin's defect.
     if let Err(Defect::Uncompilable(text)) = &compiled
@@ -84,6 +86,9 @@ fn limit_this_process(header: Header) -> rustix::io::Result<()> {
     setrlimit(Resource::Core, both(0))?;
     // Private writable memory: the address space would also count what the allocator reserves and never touches.
     setrlimit(Resource::Data, both(header.memory_bytes))?;
-    setrlimit(Resource::Cpu, both(header.processor_seconds))?;
+    // The signal at the soft limit says why the process ends, that at the hard limit does not.
+    let hard = header.processor_seconds.saturating_add(1);
+    let hard = getrlimit(Resource::Cpu).maximum.map_or(hard, |maximum| maximum.min(hard));
+    setrlimit(Resource::Cpu, Rlimit { current: Some(header.processor_seconds), maximum: Some(hard) })?;
     setrlimit(Resource::Fsize, both(0))
 }

@@ -23,7 +23,13 @@ impl Converter {
             cells: self.each(from.cells, Self::cell)?,
             rows_are_requests: from.rows_are_requests,
             live_max: from.live_max,
+            ignored_weights: self.names(from.ignored_weights)?,
         })
+    }
+
+    fn names(&mut self, names: Vec<String>) -> Result<Vec<String>, LimitReached> {
+        self.budget.take(names.len())?;
+        Ok(names)
     }
 
     fn each<A, B>(&mut self, list: Vec<A>, one: impl Fn(&mut Self, A) -> Result<B, LimitReached>) -> Result<Vec<B>, LimitReached> {

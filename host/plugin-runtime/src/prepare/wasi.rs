@@ -5,7 +5,7 @@
 
 use wasm_encoder::{
     CodeSection, ConstExpr, EntityType, ExportKind, ExportSection, Function, FunctionSection, GlobalSection, GlobalType, ImportSection,
-    InstructionSink, MemArg, MemArgTarget, MemoryType, Module, TypeSection, ValType,
+    InstructionSink, MemArg, MemoryType, Module, TypeSection, ValType,
 };
 use wasmparser::FuncType;
 
@@ -160,7 +160,7 @@ impl Stub {
 }
 
 fn at(align: u32) -> MemArg {
-    MemArg { offset: 0, align, target: MemArgTarget::Memory(0), ordering: None }
+    MemArg { offset: 0, align, memory_index: 0 }
 }
 
 /// Fills `length` (local 1) bytes at `pointer` (local 0), a byte for each step of a xorshift generator (local 2).

@@ -21,7 +21,7 @@ fn compile(folder: &Path) {
         Guest::unfolding("(i32.store (i32.const 2052) (i32.const 4096)) (i32.store (i32.const 2056) (i32.const 2)) (i32.const 2048)");
     let plugin = open(folder).compile("testee", &guest.wasm()).unwrap();
     let limits = cellwright_plugin_runtime::Limits::default();
-    let model = plugin.with_parameters(&[], std::sync::Arc::new(cellwright_plugin_runtime::NoFiles), &limits).unwrap();
+    let model = plugin.with_parameters(&[], std::sync::Arc::new(Vec::new()), &limits).unwrap();
     assert_eq!(model.unfold(&nothing()).unwrap().chains.len(), 2);
 }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellwright_plugin_runtime::{CallError, Compiler, Export, Fault, LimitReached, Limits, NoFiles, Runtime, RuntimeOptions, Site};
+use cellwright_plugin_runtime::{CallError, Compiler, Export, Fault, LimitReached, Limits, Runtime, RuntimeOptions, Site};
 
 use crate::guest::{Guest, words};
 use crate::{model, model_with, nothing, runtime};
@@ -91,7 +91,7 @@ fn an_endless_loop_ends_in_time() {
     let error = model.unfold(&nothing()).unwrap_err();
     assert_eq!(error.to_string(), "plugin `testee` used more than 30 ms of processor time in unfold");
     let took = begin.elapsed();
-    assert!(took >= Duration::from_millis(28) && took < Duration::from_secs(5), "{took:?}");
+    assert!(took >= Duration::from_millis(28) && took < Duration::from_secs(60), "{took:?}");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn an_endless_loop_ends_in_time_when_nothing_ran_for_long_before() {
         Runtime::new(options).unwrap().compile("testee", &Guest::unfolding("(loop $again (br $again)) (unreachable)").wasm()).unwrap();
     let limits = Limits { call_time: Duration::from_millis(30), ..Limits::default() };
     for _ in 0..2 {
-        let model = plugin.with_parameters(&[], Arc::new(NoFiles), &limits).unwrap();
+        let model = plugin.with_parameters(&[], Arc::new(Vec::new()), &limits).unwrap();
         // The clock sleeps by now, and the model's instance is ready, so that nothing but the call itself wakes it.
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(limit(&model.unfold(&nothing()).unwrap_err()), LimitReached::Time(limits.call_time));
@@ -116,7 +116,7 @@ fn of_a_call_that_takes_long_its_thread_hears() {
     let plugin =
         Runtime::new(options).unwrap().compile("testee", &Guest::unfolding("(loop $again (br $again)) (unreachable)").wasm()).unwrap();
     let limits = Limits { call_time: Duration::from_millis(30), ..Limits::default() };
-    let model = plugin.with_parameters(&[], Arc::new(NoFiles), &limits).unwrap();
+    let model = plugin.with_parameters(&[], Arc::new(Vec::new()), &limits).unwrap();
     for _ in 0..3 {
         let before = HEARD.get();
         model.unfold(&nothing()).unwrap_err();
@@ -129,7 +129,7 @@ fn describe_and_the_start_of_an_instance_have_a_time_of_their_own() {
     let limits = Limits { describe_time: Duration::from_millis(20), ..Limits::default() };
     let describe = |guest: &Guest| {
         let plugin = runtime().compile("testee", &guest.wasm()).unwrap();
-        plugin.with_parameters(&[], Arc::new(NoFiles), &limits).err().map(|error| error.to_string())
+        plugin.with_parameters(&[], Arc::new(Vec::new()), &limits).err().map(|error| error.to_string())
     };
     let looping = Guest { describe: "(loop $again (br $again)) (unreachable)".to_owned(), ..Guest::default() };
     assert_eq!(describe(&looping).as_deref(), Some("plugin `testee` used more than 20 ms of processor time in describe"));
@@ -184,7 +184,7 @@ fn a_shadow_stack_that_leaves_memory_is_said_to_be_one() {
             (call $deeper))",
     );
     let CallError::Failed { cause, .. } = unfold(&recursing) else { panic!() };
-    assert!(cause.starts_with("out of bounds memory access (which is also how a stack ends"), "{cause}");
+    assert!(cause.starts_with("out of bounds memory access (a stack overflow can end like this"), "{cause}");
 }
 
 /// Bindings for C leave it to the plugin.

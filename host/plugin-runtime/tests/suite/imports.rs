@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use cellwright_cell_graph::{Datatype, Tensor};
-use cellwright_plugin_runtime::{CallError, Fault, Files, Limits, RequestView};
+use cellwright_cell_graph::{Datatype, Tensor, WeightSpec};
+use cellwright_plugin_runtime::{BundleView, CallError, Fault, Limits, RequestView};
 
 use crate::guest::{EMPTY_ANSWER, Guest};
 use crate::{model, nothing, runtime};
@@ -93,12 +93,44 @@ fn a_guest_that_keeps_the_request_beyond_its_call_fails() {
     assert!(sentence.contains("borrow"), "{sentence}");
 }
 
-struct OneFile;
+/// A bundle of one file and one weight.
+struct One([WeightSpec; 1]);
 
-impl Files for OneFile {
-    fn read(&self, path: &str) -> Option<Vec<u8>> {
+impl One {
+    fn view() -> Arc<dyn BundleView> {
+        Arc::new(Self([WeightSpec { name: "w".to_owned(), datatype: None, shape: vec![2, 3] }]))
+    }
+}
+
+impl BundleView for One {
+    fn file(&self, path: &str) -> Option<Vec<u8>> {
         (path == "vocab").then(|| b"abc".to_vec())
     }
+
+    fn weights(&self) -> &[WeightSpec] {
+        &self.0
+    }
+}
+
+#[test]
+fn weights_are_listed_while_describing_and_only_then() {
+    let import = r#"(import "cellwright:plugin/host@0.1.0" "weights" (func $weights (param i32)))"#;
+    let unless = |place: &str, value: u32| format!("(if (i32.ne (i32.load {place}) (i32.const {value})) (then (unreachable)))");
+    let first = "(i32.load (i32.const 3100))";
+    // One weight: the length of its name, no datatype, two extents of which the second is 3.
+    let looked = [
+        unless("(i32.const 3104)", 1),
+        unless(&format!("offset=4 {first}"), 1),
+        format!("(if (i32.load8_u offset=8 {first}) (then (unreachable)))"),
+        unless(&format!("offset=16 {first}"), 2),
+        unless(&format!("offset=8 (i32.load offset=12 {first})"), 3),
+    ];
+    let list = "(call $weights (i32.const 3100))";
+    let describe = format!("{list} {} {EMPTY_ANSWER}", looked.concat());
+    let guest = Guest { describe, ..Guest::unfolding(format!("{list} {EMPTY_ANSWER}")) }.with_import(import);
+    let model = runtime().compile("testee", &guest.wasm()).unwrap().with_parameters(&[], One::view(), &Limits::default()).unwrap();
+    let sentence = model.unfold(&nothing()).unwrap_err().to_string();
+    assert!(sentence.ends_with("it asked for the bundle's weights, which are there in describe only"), "{sentence}");
 }
 
 #[test]
@@ -111,8 +143,7 @@ fn files_are_read_while_describing_and_only_then() {
             .with_import(import)
             .with_extra(&format!(r#"(data (i32.const 3000) "{path}")"#))
     };
-    let describe =
-        |path| runtime().compile("testee", &guest(path).wasm()).unwrap().with_parameters(&[], Arc::new(OneFile), &Limits::default());
+    let describe = |path| runtime().compile("testee", &guest(path).wasm()).unwrap().with_parameters(&[], One::view(), &Limits::default());
     let model = describe("vocab").unwrap();
     assert!(describe("other").is_err());
     let sentence = model.unfold(&nothing()).unwrap_err().to_string();

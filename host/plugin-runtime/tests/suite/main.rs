@@ -12,7 +12,7 @@ mod uploads;
 
 use std::sync::Arc;
 
-use cellwright_plugin_runtime::{Compiler, Limits, NoFiles, PluginModel, RequestView, Runtime, RuntimeOptions};
+use cellwright_plugin_runtime::{Compiler, Limits, PluginModel, RequestView, Runtime, RuntimeOptions};
 use guest::Guest;
 
 /// A runtime without a cache that compiles here, for few instances.
@@ -26,7 +26,7 @@ fn model(guest: &Guest) -> PluginModel {
 }
 
 fn model_with(guest: &Guest, limits: &Limits) -> PluginModel {
-    runtime().compile("testee", &guest.wasm()).unwrap().with_parameters(&[], Arc::new(NoFiles), limits).unwrap()
+    runtime().compile("testee", &guest.wasm()).unwrap().with_parameters(&[], Arc::new(Vec::new()), limits).unwrap()
 }
 
 /// A request without tensors.

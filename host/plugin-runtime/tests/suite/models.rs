@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::graph::Growth;
 use cellwright_cell_graph::{Attribute, AttributeValue};
-use cellwright_plugin_runtime::{CallError, Compiler, Fault, Limits, NoFiles, Plugin, PluginModel, Runtime, RuntimeOptions};
+use cellwright_plugin_runtime::{CallError, Compiler, Fault, Limits, Plugin, PluginModel, Runtime, RuntimeOptions};
 
 use crate::guest::{EMPTY_ANSWER, Guest, words};
 use crate::{model, nothing, runtime};
@@ -19,7 +19,7 @@ fn remembering() -> Guest {
 
 fn with_parameter(plugin: &Plugin, value: i64) -> PluginModel {
     let parameter = Attribute { name: "layers".to_owned(), value: AttributeValue::Int(value) };
-    plugin.with_parameters(&[parameter], Arc::new(NoFiles), &Limits::default()).unwrap()
+    plugin.with_parameters(&[parameter], Arc::new(Vec::new()), &Limits::default()).unwrap()
 }
 
 fn chains(growth: &Growth) -> usize {
@@ -55,7 +55,7 @@ fn a_plugin_may_refuse_its_parameters() {
     let guest = Guest { describe: "(i32.const 2048)".to_owned(), ..Guest::default() }
         .with_extra(&format!(r#"(data (i32.const 2048) "{answer}") (data (i32.const 3000) "bad")"#));
     let plugin = runtime().compile("testee", &guest.wasm()).unwrap();
-    let refused = plugin.with_parameters(&[], Arc::new(NoFiles), &Limits::default()).err().unwrap();
+    let refused = plugin.with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).err().unwrap();
     assert!(matches!(&refused, CallError::Refused { fault: Fault::InvalidInput, sentence, .. } if sentence == "bad"), "{refused}");
 }
 
@@ -113,7 +113,7 @@ fn calls_beyond_all_instances_are_told_so() {
     let options = RuntimeOptions { instances_max: 1, ..RuntimeOptions::new(Compiler::InProcess) };
     let slow = Guest::unfolding("(loop $again (br $again)) (unreachable)");
     let plugin = Runtime::new(options).unwrap().compile("testee", &slow.wasm()).unwrap();
-    let model = plugin.with_parameters(&[], Arc::new(NoFiles), &Limits::default()).unwrap();
+    let model = plugin.with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).unwrap();
     let outcomes = std::thread::scope(|scope| {
         [(); 4].map(|()| scope.spawn(|| model.unfold(&nothing()).unwrap_err())).map(|thread| thread.join().unwrap())
     });

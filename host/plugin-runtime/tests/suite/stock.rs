@@ -4,15 +4,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cellwright_cell_graph::graph::{Extent, Source};
-use cellwright_cell_graph::{Attribute, AttributeValue, Tensor};
-use cellwright_plugin_runtime::{CallError, Fault, Limits, NoFiles, PluginModel, RequestView};
+use cellwright_cell_graph::{Attribute, AttributeValue, Datatype, Tensor, WeightSpec};
+use cellwright_plugin_runtime::{CallError, Fault, Limits, PluginModel, RequestView};
 
 use crate::runtime;
 
 fn stock(name: &str, parameters: &[Attribute]) -> Result<PluginModel, CallError> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/prebuilt").join(name);
     let plugin = runtime().compile(name, &std::fs::read(path).unwrap()).unwrap();
-    plugin.with_parameters(parameters, Arc::new(NoFiles), &Limits::default())
+    plugin.with_parameters(parameters, Arc::new(lstm_weights()), &Limits::default())
+}
+
+fn lstm_weights() -> Vec<WeightSpec> {
+    let shapes: [(&str, &[u64]); 4] =
+        [("bias_hh_l0", &[16]), ("bias_ih_l0", &[16]), ("weight_hh_l0", &[16, 4]), ("weight_ih_l0", &[16, 8])];
+    let spec = |(name, shape): (&str, &[u64])| WeightSpec { name: name.to_owned(), datatype: Some(Datatype::Fp32), shape: shape.to_vec() };
+    shapes.map(spec).to_vec()
 }
 
 fn lstm() -> Vec<Attribute> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellwright_cell_graph::graph::Growth;
-use cellwright_plugin_runtime::{CompileError, Compiler, Defect, Limits, NoFiles, Runtime, RuntimeOptions};
+use cellwright_plugin_runtime::{CompileError, Compiler, Defect, Limits, Runtime, RuntimeOptions};
 
 use crate::guest::Guest;
 use crate::{nothing, runtime};
@@ -23,7 +23,7 @@ fn component(text: &str) -> Vec<u8> {
 #[test]
 fn a_module_without_any_metadata_is_a_plugin() {
     let model = runtime().compile("testee", &Guest::default().wasm()).unwrap();
-    let model = model.with_parameters(&[], Arc::new(NoFiles), &Limits::default()).unwrap();
+    let model = model.with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).unwrap();
     assert_eq!(model.unfold(&nothing()).unwrap(), Growth::default());
 }
 
@@ -65,7 +65,7 @@ fn foreign_imports_are_refused_by_name() {
 
 #[test]
 fn what_is_no_plugin_is_refused_by_what_it_lacks() {
-    let expected = "the plugin does not have the interface of one: it exports no cellwright:plugin/unfolding";
+    let expected = "the plugin does not have the interface of a plugin: it exports no cellwright:plugin/unfolding";
     assert_eq!(refused(&wat::parse_str("(module (memory (export \"memory\") 1))").unwrap()), expected);
     assert_eq!(refused(&component("(component)")), expected);
     let without_resume = Guest::default().text().replace("#resume", "#resumes");
@@ -73,10 +73,10 @@ fn what_is_no_plugin_is_refused_by_what_it_lacks() {
     let other_type =
         Guest::default().text().replace("(param i32 i32) (result i32) (i32.const 1024)", "(param i64) (result i32) (i32.const 1024)");
     let sentence = refused(&wat::parse_str(other_type).unwrap());
-    assert!(sentence.starts_with("the plugin does not have the interface of one: ") && sentence.contains("describe"), "{sentence}");
+    assert!(sentence.starts_with("the plugin does not have the interface of a plugin: ") && sentence.contains("describe"), "{sentence}");
     let empty = component(r#"(component (instance $none) (export "cellwright:plugin/unfolding@0.1.0" (instance $none)))"#);
     let sentence = refused(&empty);
-    assert!(sentence.starts_with("the plugin does not have the interface of one: ") && sentence.contains("describe"), "{sentence}");
+    assert!(sentence.starts_with("the plugin does not have the interface of a plugin: ") && sentence.contains("describe"), "{sentence}");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn functions_of_the_right_names_and_other_types_are_refused() {
             (instance $all (export "describe" (func $run)) (export "unfold" (func $run)) (export "resume" (func $run)))
             (export "cellwright:plugin/unfolding@0.1.0" (instance $all)))"#,
     );
-    let expected = "the plugin does not have the interface of one: its `describe` has other types: ";
+    let expected = "the plugin does not have the interface of a plugin: its `describe` has other types: ";
     assert!(refused(&other).starts_with(expected), "{}", refused(&other));
 }
 
@@ -139,7 +139,7 @@ fn bytes_changed_at_random_are_refused_or_run_and_never_crash() {
             Err(_) => refused += 1,
             Ok(plugin) => {
                 run += 1;
-                let model = plugin.with_parameters(&[], Arc::new(NoFiles), &limits);
+                let model = plugin.with_parameters(&[], Arc::new(Vec::new()), &limits);
                 let _ = model.and_then(|model| model.unfold(&nothing()));
             }
         }

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+fn null_as_default<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
 
 /// `POST /v2/repository/index`; the body may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct IndexRequest {
     /// Whether to list only what takes requests.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "std::ops::Not::not")]
     pub ready: bool,
 }
 
@@ -44,7 +47,6 @@ pub enum ModelState {
 
 /// `POST /v2/repository/models/{m}/load`; the body may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct LoadRequest {
     /// `config` (a model configuration as a JSON string) and `file:PATH` (base64): models come from the registry here, so a server may refuse them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,7 +55,6 @@ pub struct LoadRequest {
 
 /// `POST /v2/repository/models/{m}/unload`; the body may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct UnloadRequest {
     /// Parameters, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,9 +63,8 @@ pub struct UnloadRequest {
 
 /// How to unload a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct UnloadParameters {
     /// Whether models that depend on it go too; here none does.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub unload_dependents: bool,
 }

@@ -333,12 +333,15 @@ fn a_tenant_has_no_more_than_it_may() {
     commit(&registry, "b", b"12345", false).unwrap();
     let error = commit(&registry, "c", b"1", false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Quota);
-    assert_eq!(error.to_string(), "tenant `default` may have at most 2 models: delete some first, or have its limit raised");
+    assert_eq!(error.to_string(), "tenant `default` may have at most 2 models: delete some first, or ask the operator to raise the limit");
     let error = commit(&registry, "a", b"123456", false).unwrap_err();
-    assert_eq!(error.to_string(), "tenant `default` may have at most 10 bytes: delete some first, or have its limit raised");
+    assert_eq!(error.to_string(), "tenant `default` may have at most 10 bytes: delete some first, or ask the operator to raise the limit");
     assert_eq!(commit(&registry, "a", b"54321", false).unwrap().version.number, 2, "a refused version took a number");
     let error = commit(&registry, "a", b"", false).unwrap_err();
-    assert_eq!(error.to_string(), "tenant `default` may have at most 2 versions of one model: delete some first, or have its limit raised");
+    assert_eq!(
+        error.to_string(),
+        "tenant `default` may have at most 2 versions of one model: delete some first, or ask the operator to raise the limit"
+    );
     assert_eq!(registry.models(None).unwrap().len(), 2);
 }
 

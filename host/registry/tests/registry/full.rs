@@ -27,6 +27,7 @@ fn child() {
     let mut writer = registry.new_blob().unwrap();
     let error = writer.write_all(&vec![1; 8 << 20]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge);
+    assert!(error.to_string().contains("`ulimit -f`"), "{error}");
     assert!(writer.write_all(b"more").and_then(|()| writer.flush()).is_err(), "a broken upload went on");
     assert!(writer.finish().is_err(), "a broken upload was finished");
 
@@ -37,7 +38,10 @@ fn child() {
     }
     writer.write_all(b"one too many").unwrap();
     let error = writer.finish().unwrap_err();
-    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Full, "the disk is full: cannot write a blob"));
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::Full, "the file is larger than the server may write (`ulimit -f`): cannot write a blob")
+    );
 
     assert_eq!(fs::read_dir(folder.join("incoming")).unwrap().count(), 0, "something was left behind");
     commit(&registry, "m", b"small", true).unwrap();

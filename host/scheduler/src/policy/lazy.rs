@@ -14,14 +14,59 @@
 mod slack;
 
 use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 use crate::command::{Failure, Row};
-use crate::id::{CellTypeId, ModelId, Time, WorkerId};
-use crate::policy::shelf::Member;
-use crate::queues::Key;
-use crate::request::Chain;
-use crate::scheduler::Scheduler;
+use crate::id::{CellTypeId, Time, WorkerId};
+use crate::policy::shelf::{Rules, Shelves};
+use crate::policy::whole::release;
+use crate::policy::{Chain, Ended, Key, Member, NANOSECONDS_PER_MS, Parameters, Pick, Policy, PolicyNameError, Takes, View, number};
 use slack::Profile;
+
+/// Parameters of the policy `lazy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lazy {
+    /// Nanoseconds within which a request should be done, if it has no earlier deadline.
+    pub objective_ns: u64,
+    /// Percentage of lengths seen that a chain of unknown length is taken not to exceed, 1 to 100.
+    pub percentile: u8,
+}
+
+/// The paper's objective (section VI) and percentile (section IV-C) where none are given.
+const OBJECTIVE_MS: u64 = 100;
+const PERCENTILE: u64 = 90;
+
+/// A longer objective is a mistake.
+const OBJECTIVE_MS_MAX: u64 = 60_000;
+
+impl Parameters for Lazy {
+    const NAMES: &'static [&'static str] = &["OBJECTIVE_MS", "PERCENTILE"];
+
+    fn read(given: &[&str]) -> Result<Self, PolicyNameError> {
+        let objective = "a latency objective in milliseconds, 1 to 60000; write `lazy:100`";
+        let percentile = "a percentile, 1 to 100; write `lazy:100:90`";
+        Ok(Self {
+            objective_ns: number(given.first(), OBJECTIVE_MS, 1..=OBJECTIVE_MS_MAX, objective)? * NANOSECONDS_PER_MS,
+            percentile: number(given.get(1), PERCENTILE, 1..=100, percentile)? as u8,
+        })
+    }
+}
+
+/// As it is read. What is no whole number of milliseconds is rounded down.
+impl fmt::Display for Lazy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.objective_ns / NANOSECONDS_PER_MS, self.percentile)
+    }
+}
+
+/// A batch may be as large as the smallest type limit, and begins at once.
+impl Rules for Lazy {
+    fn most(&self, view: View<'_>, first: &Member) -> usize {
+        view.batch_limit(first) as usize
+    }
+}
 
 /// A request of a batch, and its next node.
 #[derive(Clone, Copy, Debug)]
@@ -63,196 +108,199 @@ struct Table {
     riders: Vec<Rider>,
     /// Somebody had no slack for a newcomer: the batch completes uninterrupted.
     closed: bool,
+    /// Newcomers were asked in since the last task.
+    asked: bool,
 }
 
-/// What runs: a table of each model on each worker, and what was learned of models.
-#[derive(Debug, Default)]
-pub(crate) struct LazyPolicy {
-    tables: BTreeMap<(WorkerId, ModelId), Table>,
-    profiles: BTreeMap<ModelId, Profile>,
+/// A table on each worker, and what was learned of the model.
+#[derive(Debug)]
+pub(super) struct LazyBatching {
+    parameters: Lazy,
+    shelves: Shelves,
+    tables: BTreeMap<WorkerId, Table>,
+    profile: Profile,
 }
 
-impl LazyPolicy {
-    /// A model is gone.
-    pub(crate) fn forget_model(&mut self, id: ModelId) {
-        self.tables.retain(|(_, model), _| *model != id);
-        self.profiles.remove(&id);
-    }
-}
-
-/// Choosing.
-impl Scheduler {
-    /// Since when a worker could run something of the model.
-    pub(crate) fn oldest_lazy(&self, worker: WorkerId, model: ModelId) -> Option<Key> {
-        let state = self.worker(worker).filter(|state| state.outstanding <= self.config.low_water)?;
-        let riders = self.riders(worker, model);
-        let mut staying = riders.iter().filter(|rider| self.in_batch(&rider.member, worker));
-        if staying.any(|rider| matches!(self.peek_rider(rider), Next::At(_))) {
-            return Some(Key::FIRST);
-        }
-        self.oldest_due(model, state.domain).filter(|_| self.admissible(worker, model).0 > 0)
+impl LazyBatching {
+    pub(super) fn new(parameters: Lazy) -> Self {
+        Self { parameters, shelves: Shelves::default(), tables: BTreeMap::new(), profile: Profile::default() }
     }
 
-    /// Lets in whom slack allows, and submits the next node of the sub-batch that is furthest behind; whether there was anything to do.
-    pub(crate) fn run_lazy(&mut self, worker: WorkerId, model: ModelId) -> bool {
-        let (newcomers, refused) = self.admissible(worker, model);
-        let mut table = self.lazy.tables.remove(&(worker, model)).unwrap_or_default();
+    fn riders(&self, worker: WorkerId) -> &[Rider] {
+        self.tables.get(&worker).map_or(&[], |table| &table.riders)
+    }
+
+    fn rider(&self, view: View<'_>, member: Member) -> Rider {
+        let left_ns = self.alone_ns(view, &member, 0);
+        Rider { member, chain: 0, stage: 0, step: 0, checked: false, left_ns, due: self.due_at(view, &member) }
+    }
+
+    /// Lets those in that slack allows.
+    fn admit(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        let (newcomers, refused) = self.admissible(view, worker);
+        let table = self.tables.entry(worker).or_default();
         table.closed |= refused;
-        if newcomers > 0 {
-            let members = self.take_from_shelf(worker, model, |_, _| newcomers);
-            table.riders.extend(members.into_iter().map(|member| self.rider(model, member)));
+        table.asked = true;
+        if newcomers == 0 {
+            return None;
         }
-        let riders = &mut table.riders;
-        riders.retain(|rider| self.in_batch(&rider.member, worker));
-        riders.iter_mut().for_each(|rider| self.settle_rider(rider));
-        self.settle_failures();
-        // Others may come in their place.
-        let given_up = riders.iter().any(|rider| !self.in_batch(&rider.member, worker));
-        let behind = riders.iter().filter(|rider| self.in_batch(&rider.member, worker)).filter_map(|rider| self.node(rider)).min();
-        if let Some(node) = behind {
-            self.submit_node(worker, model, node, riders);
+        let members = self.shelves.take(&self.parameters, view, view.worker(worker)?.domain, Some(newcomers));
+        let requests = members.iter().map(|member| member.request).collect();
+        let riders: Vec<_> = members.into_iter().map(|member| self.rider(view, member)).collect();
+        self.tables.entry(worker).or_default().riders.extend(riders);
+        Some(Pick::Take(requests))
+    }
+
+    /// Moves a rider on to its next node: past chains that have ended. The chain of which it names steps there that were never executed.
+    fn settle_rider(&self, view: View<'_>, rider: &mut Rider) -> Option<u32> {
+        let mut beyond = None;
+        while let Some(graph) = view.growth(&rider.member).filter(|graph| (rider.chain as usize) < graph.chains.len()) {
+            let Some(chain) = rider.chain_in(view).filter(|chain| !chain.cancelled && rider.step < chain.end) else {
+                *rider = Rider { chain: rider.chain + 1, stage: 0, step: 0, checked: false, ..*rider };
+                rider.left_ns = rider.left_ns.min(self.alone_ns(view, &rider.member, rider.chain));
+                continue;
+            };
+            if rider.checked || rider.waits_for_stop(view, graph.first_chain, chain) {
+                break;
+            }
+            beyond = beyond.or(view.names_beyond_end(chain, rider.step));
+            rider.checked = true;
         }
-        self.lazy.tables.insert((worker, model), table);
-        self.end_riders(worker, model) || behind.is_some() || given_up
+        beyond
     }
 
-    fn riders(&self, worker: WorkerId, model: ModelId) -> &[Rider] {
-        self.lazy.tables.get(&(worker, model)).map_or(&[], |table| &table.riders)
+    /// Requests leave as soon as nothing of them is left.
+    fn release_complete(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        let table = self.tables.get_mut(&worker)?;
+        table.riders.retain(|rider| view.is_taken(&rider.member, worker));
+        let is_over = |rider: &Rider| view.request(rider.member.request).flying == 0 && matches!(rider.next(view), Next::Over);
+        let over: Vec<Member> = table.riders.iter().filter(|rider| is_over(rider)).map(|rider| rider.member).collect();
+        table.riders.retain(|rider| !over.contains(&rider.member));
+        // A batch that nobody is left in is gone, and with it that it takes no newcomers.
+        if table.riders.is_empty() {
+            self.tables.remove(&worker);
+        }
+        over.iter().for_each(|member| self.learn_lengths(view, member));
+        release(view, &over, worker)
     }
 
-    fn rider(&self, model: ModelId, member: Member) -> Rider {
-        let left_ns = self.alone_ns(model, &member, 0);
-        Rider { member, chain: 0, stage: 0, step: 0, checked: false, left_ns, due: self.due_at(&member) }
+    /// The next node of the sub-batch that is furthest behind: all riders that are there run it, and move on.
+    fn next_node(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        let table = self.tables.get_mut(&worker)?;
+        let node = table.riders.iter().filter_map(|rider| rider.node(view)).min()?;
+        let most = view.type_of(node.cell_type).map_or(1, |known| known.batch.max as usize);
+        table.asked = false;
+        let mut rows: Vec<Row> = Vec::new();
+        for rider in &mut table.riders {
+            if rows.len() >= most || rider.node(view) != Some(node) {
+                continue;
+            }
+            let Some(chain) = rider.chain_in(view) else { continue };
+            rows.push(Row { lane: chain.lane(rider.stage), step: rider.step });
+            rider.left_ns = rider.left_ns.saturating_sub(slack::node_ns(view, node.cell_type));
+            (rider.stage, rider.step, rider.checked) = if rider.stage + 1 < chain.stages() {
+                (rider.stage + 1, rider.step, true)
+            } else {
+                (0, rider.step + 1, !chain.stops_itself())
+            };
+        }
+        Some(Pick::Run(node.cell_type, rows))
     }
+}
 
-    fn chain_of(&self, rider: &Rider) -> Option<&Chain> {
-        let graph = self.graph_of(&rider.member)?;
-        self.request(rider.member.request).chain(graph.first_chain + rider.chain)
+impl Rider {
+    fn chain_in<'a>(&self, view: View<'a>) -> Option<&'a Chain> {
+        let graph = view.growth(&self.member)?;
+        view.request(self.member.request).chain(graph.first_chain + self.chain)
     }
 
     /// The node that a settled rider is at.
-    fn node(&self, rider: &Rider) -> Option<NodeId> {
-        match self.peek_rider(rider) {
+    fn node(&self, view: View<'_>) -> Option<NodeId> {
+        match self.next(view) {
             Next::At(node) => Some(node),
             Next::Wait | Next::Over => None,
         }
     }
 
-    /// What a rider does next; `Wait` too if it is to be looked at first what its chain names.
-    fn peek_rider(&self, rider: &Rider) -> Next {
-        let mut at = *rider;
-        while let Some(graph) = self.graph_of(&at.member).filter(|graph| (at.chain as usize) < graph.chains.len()) {
-            let Some(chain) = self.chain_of(&at).filter(|chain| !chain.cancelled && at.step < chain.end) else {
-                at = Rider { chain: at.chain + 1, stage: 0, step: 0, checked: false, ..at };
+    /// What it does next; `Wait` too if it is to be looked at first what its chain names.
+    fn next(&self, view: View<'_>) -> Next {
+        let mut at = *self;
+        while let Some(graph) = view.growth(&at.member).filter(|graph| (at.chain as usize) < graph.chains.len()) {
+            let Some(chain) = at.chain_in(view).filter(|chain| !chain.cancelled && at.step < chain.end) else {
+                at = Self { chain: at.chain + 1, stage: 0, step: 0, checked: false, ..at };
                 continue;
             };
-            if !at.checked && self.waits_for_stop(&at, graph.first_chain, chain) {
+            if !at.checked && at.waits_for_stop(view, graph.first_chain, chain) {
                 return Next::Wait;
             }
-            let cell_type = self.lane(chain.lane(at.stage)).cell_type;
-            return Next::At(NodeId { chain: at.chain, stage: at.stage, cell_type });
+            return Next::At(NodeId { chain: at.chain, stage: at.stage, cell_type: view.cell_type_of(chain.lane(at.stage)) });
         }
         Next::Over
     }
 
     /// Whether how long a chain is, or what it reads, depends on stops of earlier chains that are not known; or whether its next step is executed on one of
     /// its own.
-    fn waits_for_stop(&self, rider: &Rider, first: u32, chain: &Chain) -> bool {
-        let request = self.request(rider.member.request);
-        let mut before = (first..first + rider.chain).filter_map(|number| request.chain(number));
-        let mut unknown = || match rider.step {
+    fn waits_for_stop(&self, view: View<'_>, first: u32, chain: &Chain) -> bool {
+        let request = view.request(self.member.request);
+        let mut before = (first..first + self.chain).filter_map(|number| request.chain(number));
+        let mut unknown = || match self.step {
             0 => before.any(|chain| chain.stops && !chain.ended()),
-            _ => self.names_beyond_end(chain, rider.step).is_some(),
+            _ => view.names_beyond_end(chain, self.step).is_some(),
         };
         request.flying > 0 && unknown()
     }
-
-    /// Moves a rider on to its next node: past chains that have ended. Whoever names steps there that were never executed is given up.
-    fn settle_rider(&mut self, rider: &mut Rider) {
-        while let Some(graph) = self.graph_of(&rider.member).filter(|graph| (rider.chain as usize) < graph.chains.len()) {
-            let (first, model) = (graph.first_chain, self.request(rider.member.request).model);
-            let Some(chain) = self.chain_of(rider).filter(|chain| !chain.cancelled && rider.step < chain.end) else {
-                *rider = Rider { chain: rider.chain + 1, stage: 0, step: 0, checked: false, ..*rider };
-                rider.left_ns = rider.left_ns.min(self.alone_ns(model, &rider.member, rider.chain));
-                continue;
-            };
-            if rider.checked || self.waits_for_stop(rider, first, chain) {
-                return;
-            }
-            if let Some(chain) = self.names_beyond_end(chain, rider.step) {
-                self.doom(rider.member.request, Failure::BeyondEnd { chain });
-            }
-            rider.checked = true;
-        }
-    }
-
-    /// Submits a node of all riders that are there, and moves them on.
-    fn submit_node(&mut self, worker: WorkerId, model: ModelId, node: NodeId, riders: &mut [Rider]) {
-        let known = self.model(model).types.iter().find(|known| known.cell_type == node.cell_type);
-        let most = known.map_or(1, |known| known.batch.max as usize);
-        let mut rows: Vec<Row> = Vec::new();
-        for rider in riders {
-            if rows.len() >= most || !self.in_batch(&rider.member, worker) || self.node(rider) != Some(node) {
-                continue;
-            }
-            let place = |chain: &Chain| (chain.lane(rider.stage), chain.stages(), chain.stops_itself());
-            let Some((lane, stages, stops)) = self.chain_of(rider).map(place) else { continue };
-            rows.push(Row { lane, step: rider.step });
-            rider.left_ns = rider.left_ns.saturating_sub(self.node_ns(model, node.cell_type));
-            (rider.stage, rider.step, rider.checked) =
-                if rider.stage + 1 < stages { (rider.stage + 1, rider.step, true) } else { (0, rider.step + 1, !stops) };
-        }
-        self.hand_over(worker, model, node.cell_type, &rows);
-    }
 }
 
-/// Ending.
-impl Scheduler {
-    /// A task of a worker is complete; perhaps requests are.
-    pub(crate) fn lazy_task_done(&mut self, worker: WorkerId) {
-        if self.lazy.tables.is_empty() {
-            return;
-        }
-        self.settle_failures();
-        let all = (worker, ModelId(0))..=(worker, ModelId(u32::MAX));
-        let models: Vec<ModelId> = self.lazy.tables.range(all).map(|((_, model), _)| *model).collect();
-        for model in models {
-            self.end_riders(worker, model);
-        }
+impl Policy for LazyBatching {
+    fn takes(&self) -> Takes {
+        Takes::RequestsInOrder
     }
 
-    /// Requests leave as soon as nothing of them is left; whether any did.
-    fn end_riders(&mut self, worker: WorkerId, model: ModelId) -> bool {
-        let over =
-            |this: &Self, rider: &Rider| this.request(rider.member.request).flying == 0 && matches!(this.peek_rider(rider), Next::Over);
-        let riders = self.riders(worker, model).iter();
-        let over: Vec<Member> =
-            riders.filter(|rider| self.in_batch(&rider.member, worker) && over(self, rider)).map(|rider| rider.member).collect();
-        for member in &over {
-            self.learn_lengths(model, member);
-            self.leave_batch(member, worker);
-        }
-        self.riders_left(worker, model);
-        !over.is_empty()
+    fn offered(&mut self, view: View<'_>, growth: Member) -> Option<Time> {
+        self.shelves.put(growth, view.request(growth.request).domain, Vec::new());
+        None
     }
 
     /// Somebody may have left a worker's batch. One that is left without anybody is gone, and with it that it takes no newcomers.
-    pub(crate) fn riders_left(&mut self, worker: WorkerId, model: ModelId) {
-        if let Some(mut table) = self.lazy.tables.remove(&(worker, model)) {
-            table.riders.retain(|rider| self.in_batch(&rider.member, worker));
-            if !table.riders.is_empty() {
-                self.lazy.tables.insert((worker, model), table);
-            }
-        }
+    fn ended(&mut self, view: View<'_>, ended: &Ended) {
+        self.shelves.remove(ended.request);
+        self.tables.retain(|worker, table| {
+            table.riders.retain(|rider| view.is_taken(&rider.member, *worker));
+            !table.riders.is_empty()
+        });
     }
 
-    /// A worker is lost, and its batches with it.
-    pub(crate) fn lazy_worker_lost(&mut self, worker: WorkerId) -> Vec<Member> {
-        let mut lost = Vec::new();
-        self.lazy.tables.retain(|(other, _), table| {
-            lost.extend(table.riders.iter().filter(|_| *other == worker).map(|rider| rider.member));
-            *other != worker
-        });
-        lost
+    /// Since when a worker could run something.
+    fn oldest(&self, view: View<'_>, worker: WorkerId) -> Option<Key> {
+        let state = view.worker(worker).filter(|state| state.outstanding <= view.config().low_water)?;
+        let mut staying = self.riders(worker).iter().filter(|rider| view.is_taken(&rider.member, worker));
+        if staying.any(|rider| matches!(rider.next(view), Next::At(_))) {
+            return Some(Key::FIRST);
+        }
+        self.shelves.oldest(&self.parameters, view, state.domain).filter(|_| self.admissible(view, worker).0 > 0)
+    }
+
+    fn choose(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        if !self.tables.get(&worker).is_some_and(|table| table.asked)
+            && let Some(pick) = self.admit(view, worker)
+        {
+            return Some(pick);
+        }
+        let mut riders = std::mem::take(&mut self.tables.get_mut(&worker)?.riders);
+        riders.retain(|rider| view.is_taken(&rider.member, worker));
+        let settle = |rider: &mut Rider| {
+            let chain = self.settle_rider(view, rider)?;
+            Some((rider.member.request, Failure::BeyondEnd { chain }))
+        };
+        let failures: Vec<_> = riders.iter_mut().filter_map(settle).collect();
+        self.tables.get_mut(&worker)?.riders = riders;
+        if !failures.is_empty() {
+            return Some(Pick::GiveUp(failures));
+        }
+        self.release_complete(view, worker).or_else(|| self.next_node(view, worker))
+    }
+
+    fn done(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        self.release_complete(view, worker)
     }
 }

@@ -7,159 +7,175 @@
 //!
 //! A level is never computed: it is what of the set is ready when the level before has been submitted.
 
-use crate::command::Row;
-use crate::id::{CellTypeId, ModelId, Time, WorkerId};
-use crate::policy::shelf::Member;
-use crate::queues::Key;
-use crate::scheduler::Scheduler;
+use std::fmt;
 
-/// A ready node, and since when it is, where that says where it is listed.
-type Node = (Row, Option<Time>);
+use serde::{Deserialize, Serialize};
+
+use crate::command::Row;
+use crate::id::{CellTypeId, Time, WorkerId};
+use crate::policy::shelf::{Rules, Shelves};
+use crate::policy::whole::release;
+use crate::policy::{Ended, Key, Member, Parameters, Pick, Policy, PolicyNameError, Takes, View, number};
+
+/// Parameters of the policy `merge`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Merge {
+    /// Requests of a set, at most; at least 1.
+    pub requests: u32,
+}
+
+/// Requests that are merged where no number is given: the paper found that best for its baselines (EuroSys'18, section 7.5).
+const MERGED: u64 = 64;
+
+impl Parameters for Merge {
+    const NAMES: &'static [&'static str] = &["REQUESTS"];
+
+    fn read(given: &[&str]) -> Result<Self, PolicyNameError> {
+        let requests = number(given.first(), MERGED, 1..=u32::MAX.into(), "a number of requests to merge; write `merge:64`")?;
+        Ok(Self { requests: requests as u32 })
+    }
+}
+
+impl fmt::Display for Merge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.requests)
+    }
+}
+
+/// A set takes so many requests, in one queue.
+impl Rules for Merge {
+    fn most(&self, _: View<'_>, _: &Member) -> usize {
+        self.requests.max(1) as usize
+    }
+}
 
 /// Requests that run as one graph.
 #[derive(Debug)]
 struct Set {
-    model: ModelId,
     members: Vec<Member>,
     /// What is left of the current level, type by type, in the reverse of the order in which it is submitted.
-    level: Vec<(CellTypeId, Vec<Node>)>,
+    level: Vec<(CellTypeId, Vec<Row>)>,
 }
 
-/// What runs: a set on each worker.
-#[derive(Debug, Default)]
-pub(crate) struct MergePolicy(Vec<Option<Set>>);
+/// A set on each worker.
+#[derive(Debug)]
+pub(super) struct MergedSets {
+    limit: Merge,
+    shelves: Shelves,
+    sets: Vec<Option<Set>>,
+}
 
-impl Scheduler {
-    /// Since when a worker could run something of the model: of the set that it has, or, if it has none, a new one.
-    pub(crate) fn oldest_merged(&self, worker: WorkerId, model: ModelId) -> Option<Key> {
-        let state = self.worker(worker)?;
-        let Some(set) = self.live_set(worker) else { return self.oldest_due(model, state.domain) };
-        let asks = set.model == model && state.outstanding < self.config.max_tasks_to_submit;
-        (asks && (self.has_ready(worker, set) || !self.any_flying(&set.members, worker))).then_some(Key::FIRST)
+impl MergedSets {
+    pub(super) fn new(limit: Merge) -> Self {
+        Self { limit, shelves: Shelves::default(), sets: Vec::new() }
     }
 
-    /// Submits the next task of a worker's set, after it has taken one if it had none; whether there was anything to do.
-    pub(crate) fn run_merge(&mut self, worker: WorkerId, model: ModelId) -> bool {
-        if self.live_set(worker).is_none() {
-            self.take_set(worker, model);
+    fn take_set(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        let members = self.shelves.take(&self.limit, view, view.worker(worker)?.domain, None);
+        let requests: Vec<_> = members.iter().map(|member| member.request).collect();
+        if worker.index() >= self.sets.len() {
+            self.sets.resize_with(worker.index() + 1, || None);
         }
-        if self.set(worker).is_some_and(|set| set.level.is_empty()) {
-            let level = self.next_level(worker, model);
-            if let Some(set) = self.set_mut(worker) {
-                set.level = level;
+        self.sets[worker.index()] = Some(Set { members, level: Vec::new() }).filter(|set| !set.members.is_empty());
+        (!requests.is_empty()).then_some(Pick::Take(requests))
+    }
+
+    /// A worker's set, unless all its requests were given up: nobody would ask for the rest of it.
+    fn live_set(&self, view: View<'_>, worker: WorkerId) -> Option<&Set> {
+        let set = self.sets.get(worker.index())?.as_ref();
+        set.filter(|set| set.members.iter().any(|member| view.is_taken(member, worker)))
+    }
+
+    /// A set is complete when nothing of it is ready and nothing in flight; only now its requests are done.
+    fn end_if_over(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        let goes_on = |set: &Set| has_ready(view, worker, set) || view.any_in_flight(&set.members, worker);
+        let over = !self.live_set(view, worker).is_some_and(goes_on);
+        let set = self.sets.get_mut(worker.index())?.take_if(|_| over)?;
+        release(view, &set.members, worker)
+    }
+}
+
+impl Policy for MergedSets {
+    fn takes(&self) -> Takes {
+        Takes::Requests
+    }
+
+    fn offered(&mut self, view: View<'_>, growth: Member) -> Option<Time> {
+        self.shelves.put(growth, view.request(growth.request).domain, Vec::new());
+        None
+    }
+
+    fn ended(&mut self, _: View<'_>, ended: &Ended) {
+        self.shelves.remove(ended.request);
+    }
+
+    /// Since when a worker could run something: of the set that it has, or, if it has none, a new one.
+    fn oldest(&self, view: View<'_>, worker: WorkerId) -> Option<Key> {
+        let state = view.worker(worker)?;
+        let Some(set) = self.live_set(view, worker) else {
+            let is_free = view.other_takers(worker).all(|policy| policy != "merge");
+            return self.shelves.oldest(&self.limit, view, state.domain).filter(|_| is_free);
+        };
+        let asks = state.outstanding < view.config().max_tasks_to_submit;
+        (asks && (has_ready(view, worker, set) || !view.any_in_flight(&set.members, worker))).then_some(Key::FIRST)
+    }
+
+    fn choose(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        if self.live_set(view, worker).is_none() {
+            return self.take_set(view, worker);
+        }
+        let set = self.sets.get_mut(worker.index())?.as_mut()?;
+        loop {
+            if set.level.is_empty() {
+                set.level = next_level(view, worker);
+            }
+            if set.level.is_empty() {
+                return self.end_if_over(view, worker);
+            }
+            if let Some(pick) = set.next_task(view, worker) {
+                return Some(pick);
             }
         }
-        // If all of a level rode along with others, there may be another one.
-        self.submit_of_level(worker, model)
-            || self.end_set_if_over(worker)
-            || self.set(worker).is_some_and(|set| self.has_ready(worker, set))
     }
 
-    fn take_set(&mut self, worker: WorkerId, model: ModelId) {
-        let members = self.take_from_shelf(worker, model, Self::members_max);
-        if members.is_empty() {
-            return;
-        }
-        for member in &members {
-            let graph = self.request(member.request).growth(member.growth).cloned();
-            if let Some(graph) = graph {
-                self.start_growth(member.request, &graph);
-            }
-        }
-        if worker.index() >= self.merge.0.len() {
-            self.merge.0.resize_with(worker.index() + 1, || None);
-        }
-        self.merge.0[worker.index()] = Some(Set { model, members, level: Vec::new() });
-        self.settle_failures();
+    fn done(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        self.end_if_over(view, worker)
     }
+}
 
-    /// All that is ready now, by type; the highest priority is submitted first.
-    fn next_level(&self, worker: WorkerId, model: ModelId) -> Vec<(CellTypeId, Vec<Node>)> {
-        let mut types: Vec<_> = self.model(model).types.iter().map(|known| (known.priority, known.cell_type)).collect();
-        types.sort_unstable();
-        let picks = types.into_iter().map(|(_, cell_type)| (cell_type, self.ready_in_set(worker, cell_type).collect::<Vec<_>>()));
-        picks.filter(|(_, picks)| !picks.is_empty()).collect()
-    }
-
-    /// Submits as much of a level's next type as makes a task.
-    fn submit_of_level(&mut self, worker: WorkerId, model: ModelId) -> bool {
-        while let Some((cell_type, mut picks)) = self.set_mut(worker).and_then(|set| set.level.pop()) {
-            let most =
-                self.model(model).types.iter().find(|known| known.cell_type == cell_type).map_or(1, |known| known.batch.max as usize);
-            let rest = picks.split_off(picks.len().min(most));
-            if let Some(set) = self.set_mut(worker).filter(|_| !rest.is_empty()) {
-                set.level.push((cell_type, rest));
+impl Set {
+    /// As much of a level's next type as makes a task.
+    fn next_task(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
+        while let Some((cell_type, mut rows)) = self.level.pop() {
+            let most = view.type_of(cell_type).map_or(1, |known| known.batch.max as usize);
+            let rest = rows.split_off(rows.len().min(most));
+            if !rest.is_empty() {
+                self.level.push((cell_type, rest));
             }
             // Requests may have been given up, and rows may have ridden along with another model's, since the level began.
-            picks.retain(|(node, _)| self.is_ready(*node) && self.request(self.lane(node.lane).request).batch() == Some(worker));
-            if !picks.is_empty() {
-                self.submit_picks(worker, cell_type, model, &picks);
-                return true;
+            rows.retain(|row| view.is_ready(*row, worker) && view.request_of(row.lane).taken() == Some(worker));
+            if !rows.is_empty() {
+                return Some(Pick::Run(cell_type, rows));
             }
         }
-        false
+        None
     }
+}
 
-    fn submit_picks(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, picks: &[Node]) {
-        let rows: Vec<Row> = picks.iter().map(|(node, _)| *node).collect();
-        self.hand_over(worker, model, cell_type, &rows);
-        for node in &rows {
-            self.after_queued(node.lane, std::slice::from_ref(node), worker);
-        }
-        self.settle_told(Some(worker));
-        for (node, ready) in picks {
-            self.tidy(node.lane, node.step, *ready);
-        }
-        self.settle_failures();
-    }
+/// All that is ready now, by type; the highest priority is submitted first.
+fn next_level(view: View<'_>, worker: WorkerId) -> Vec<(CellTypeId, Vec<Row>)> {
+    let mut types: Vec<_> = view.types().iter().map(|known| (known.priority, known.cell_type)).collect();
+    types.sort_unstable();
+    let rows = types.into_iter().map(|(_, cell_type)| (cell_type, ready(view, worker, cell_type).collect::<Vec<_>>()));
+    rows.filter(|(_, rows)| !rows.is_empty()).collect()
+}
 
-    /// A set is complete when nothing of it is ready and nothing in flight; only now its requests are done. One that was given up as a whole is over: its model
-    /// may be gone with its last request.
-    fn end_set_if_over(&mut self, worker: WorkerId) -> bool {
-        let goes_on = |set: &Set| self.has_ready(worker, set) || self.any_flying(&set.members, worker);
-        let over = self.set(worker).is_some() && !self.live_set(worker).is_some_and(goes_on);
-        let Some(set) = self.merge.0.get_mut(worker.index()).and_then(|set| set.take_if(|_| over)) else { return false };
-        for member in set.members {
-            self.leave_batch(&member, worker);
-        }
-        true
-    }
+fn has_ready(view: View<'_>, worker: WorkerId, set: &Set) -> bool {
+    !set.level.is_empty() || view.types().iter().any(|known| ready(view, worker, known.cell_type).next().is_some())
+}
 
-    /// A task is complete; perhaps the set is.
-    pub(crate) fn set_task_done(&mut self, worker: WorkerId) {
-        if self.set(worker).is_some() {
-            self.end_set_if_over(worker);
-        }
-    }
-
-    fn has_ready(&self, worker: WorkerId, set: &Set) -> bool {
-        !set.level.is_empty() || self.types_of(set.model).any(|cell_type| self.ready_in_set(worker, cell_type).next().is_some())
-    }
-
-    /// A worker is lost, and its set with it.
-    pub(crate) fn merge_worker_lost(&mut self, worker: WorkerId) -> Vec<Member> {
-        self.merge.0.get_mut(worker.index()).and_then(Option::take).map(|set| set.members).unwrap_or_default()
-    }
-
-    fn types_of(&self, model: ModelId) -> impl Iterator<Item = CellTypeId> {
-        self.model(model).types.iter().map(|known| known.cell_type)
-    }
-
-    /// Ready nodes of a worker's set.
-    fn ready_in_set(&self, worker: WorkerId, cell_type: CellTypeId) -> impl Iterator<Item = Node> {
-        self.ready_for(worker, cell_type).filter(move |(node, _)| self.request(self.lane(node.lane).request).batch() == Some(worker))
-    }
-
-    fn set(&self, worker: WorkerId) -> Option<&Set> {
-        self.merge.0.get(worker.index())?.as_ref()
-    }
-
-    /// The same, unless all its requests were given up: nobody would ask for the rest of it.
-    fn live_set(&self, worker: WorkerId) -> Option<&Set> {
-        self.set(worker).filter(|set| set.members.iter().any(|member| self.in_batch(member, worker)))
-    }
-
-    fn set_mut(&mut self, worker: WorkerId) -> Option<&mut Set> {
-        self.merge.0.get_mut(worker.index())?.as_mut()
-    }
+/// Ready nodes of a worker's set.
+fn ready(view: View<'_>, worker: WorkerId, cell_type: CellTypeId) -> impl Iterator<Item = Row> {
+    let is_own = move |row: &Row| view.request_of(row.lane).taken() == Some(worker) && view.request_of(row.lane).model == view.model_id();
+    view.ready_nodes(cell_type, worker).filter(is_own)
 }

@@ -1,19 +1,18 @@
 //! Seeded choices: the same seed, the same test.
 
-/// SplitMix64.
-pub(crate) struct Dice(u64);
+use cellwright_cell_graph::Random;
+
+/// Throws of the workspace's generator.
+#[derive(Debug)]
+pub(crate) struct Dice(Random);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed ^ 0x9e37_79b9_7f4a_7c15)
+        Self(Random::new(seed ^ 0x9e37_79b9_7f4a_7c15))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next()
     }
 
     /// 0 to `below` − 1.

@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, ModelId, ModelInfo, NumericClass, PolicyKind, RequestId, TenantId, Time,
-    WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Graph, Lazy, LengthAware, Merge, ModelId, ModelInfo, NumericClass,
+    PolicyKind, RequestId, Stages, TenantId, Time, WorkerId,
 };
 
 use super::graphs::{growth, lstm};
 use super::world::World;
 
-pub(crate) const POLICIES: [PolicyKind; 5] = [
+pub(crate) const POLICIES: [PolicyKind; 7] = [
     PolicyKind::Cellular,
     PolicyKind::Adaptive,
-    PolicyKind::Graph { bucket_width: 10, window_ns: 0 },
-    PolicyKind::Merge { requests: 4 },
-    PolicyKind::Lazy { objective_ns: 1_000_000, percentile: 90 },
+    PolicyKind::Graph(Graph { bucket_width: 10, window_ns: 0 }),
+    PolicyKind::Merge(Merge { requests: 4 }),
+    PolicyKind::Lazy(Lazy { objective_ns: 1_000_000, percentile: 90 }),
+    PolicyKind::LengthAware(LengthAware { timeout_ns: 0, objective_ns: 0 }),
+    PolicyKind::Stages(Stages { count: 4, stretch_ns: Some(10_000) }),
 ];
 
 pub(crate) fn model(model: u32, tenant: u32, weight: u32) -> ModelInfo {

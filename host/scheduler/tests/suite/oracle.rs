@@ -21,7 +21,7 @@ use super::model::{Graph, NodeId};
 use readiness::{drop_beyond, ended, whereabouts};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum NodeState {
     Waiting,
     Queued(WorkerId),
     Done,
@@ -30,7 +30,7 @@ enum State {
 
 #[derive(Clone, Debug)]
 struct Node {
-    state: State,
+    state: NodeState,
     /// Where it is in flight, needed or not.
     flying: Option<WorkerId>,
     /// When it became ready, on whatever worker.
@@ -231,14 +231,14 @@ impl Oracle {
         };
         let may = |request: &&Request| {
             let nodes = || request.nodes.values();
-            let is_ready = nodes().any(|node| node.state == State::Waiting && node.ready.is_some());
+            let is_ready = nodes().any(|node| node.state == NodeState::Waiting && node.ready.is_some());
             request.domain != to && !request.moving && is_ready && nodes().all(|node| node.flying.is_none()) && busy(request.domain)
         };
         let first = self.requests.values().filter(may).map(|request| request.order.1).min();
         let request = self.requests.get_mut(&id).expect("one in flight");
         assert_eq!((request.domain, Some(request.order.1)), (from, first), "another was to go to {to:?}");
         (request.domain, request.moving) = (to, true);
-        request.nodes.values_mut().filter(|node| node.state == State::Waiting).for_each(|node| node.ready = None);
+        request.nodes.values_mut().filter(|node| node.state == NodeState::Waiting).for_each(|node| node.ready = None);
         let graph = &request.graph;
         // Of nodes that are subgraphs by themselves, among others of their stage, no place is kept.
         let by_itself = |chain, stage| graph.chain(chain).length.bound > 1 && graph.stage(chain, stage).grouping == Grouping::Each;
@@ -289,7 +289,7 @@ impl Oracle {
         for local in 0..growth.chains.len() {
             let number = growth.first_chain + local as u32;
             for node in request.graph.nodes(number) {
-                request.nodes.insert(node, Node { state: State::Waiting, flying: None, ready: None });
+                request.nodes.insert(node, Node { state: NodeState::Waiting, flying: None, ready: None });
             }
             if let Some(end) = request.graph.root(number).and_then(|root| request.ends.get(&root)).copied() {
                 drop_beyond(request, number, end);
@@ -299,14 +299,14 @@ impl Oracle {
             request.cancelled.insert(*chain);
             let stages = request.graph.chain(*chain).stages.len() as u32;
             for (_, node) in request.nodes.iter_mut().filter(|(id, _)| id.chain == *chain) {
-                if node.state == State::Waiting {
-                    node.state = State::Dropped;
+                if node.state == NodeState::Waiting {
+                    node.state = NodeState::Dropped;
                 }
             }
             // Who follows a cancelled chain executes the steps of it that were submitted whole.
             let whole = |step: &u32| {
                 (0..stages).all(|stage| {
-                    request.nodes.get(&NodeId { chain: *chain, stage, step: *step }).is_some_and(|node| node.state != State::Dropped)
+                    request.nodes.get(&NodeId { chain: *chain, stage, step: *step }).is_some_and(|node| node.state != NodeState::Dropped)
                 })
             };
             let executed = (0..).take_while(whole).count() as u32;
@@ -352,8 +352,8 @@ impl Oracle {
             for (request, node) in &task.rows {
                 if let Some(node) = self.requests.get_mut(request).and_then(|request| request.nodes.get_mut(node)) {
                     node.flying = None;
-                    if node.state == State::Queued(id) {
-                        node.state = State::Done;
+                    if node.state == NodeState::Queued(id) {
+                        node.state = NodeState::Done;
                     }
                 }
             }
@@ -375,8 +375,12 @@ impl Oracle {
     fn release_nodes(&mut self, now: Time) {
         let mut doomed = Vec::new();
         for (id, request) in self.requests.iter_mut().filter(|(_, request)| !request.moving) {
-            let waiting: Vec<NodeId> =
-                request.nodes.iter().filter(|(_, node)| node.state == State::Waiting && node.ready.is_none()).map(|(id, _)| *id).collect();
+            let waiting: Vec<NodeId> = request
+                .nodes
+                .iter()
+                .filter(|(_, node)| node.state == NodeState::Waiting && node.ready.is_none())
+                .map(|(id, _)| *id)
+                .collect();
             for node in waiting {
                 match whereabouts(request, node, self.config.release) {
                     Where::No => {}
@@ -397,7 +401,7 @@ impl Oracle {
         let ready = self
             .requests
             .values()
-            .filter(|request| request.nodes.values().any(|node| node.state == State::Waiting && node.ready.is_some()));
+            .filter(|request| request.nodes.values().any(|node| node.state == NodeState::Waiting && node.ready.is_some()));
         let flying = self.workers.values().flat_map(|worker| &worker.tasks).flat_map(|task| &task.models);
         let busy: BTreeSet<ModelId> = ready.map(|request| request.model).chain(flying.copied()).collect();
         self.tenants.turn(busy.iter().map(|model| self.models[model].tenant).collect());
@@ -410,7 +414,7 @@ impl Oracle {
     fn runnable(&self, worker: WorkerId) -> Vec<Runnable> {
         let mut found = Vec::new();
         for (id, request) in self.requests.iter().filter(|(_, request)| request.domain == self.workers[&worker].domain) {
-            for (node, state) in request.nodes.iter().filter(|(_, node)| node.state == State::Waiting) {
+            for (node, state) in request.nodes.iter().filter(|(_, node)| node.state == NodeState::Waiting) {
                 let Some(ready) = state.ready else { continue };
                 let group = request.graph.subgraph(*node);
                 let of_group = request.nodes.iter().filter(|(other, _)| request.graph.subgraph(**other) == group);
@@ -540,7 +544,7 @@ impl Oracle {
     fn submit(&mut self, rows: Vec<(RequestId, NodeId)>, cell_type: CellTypeId, model: ModelId, worker: WorkerId) {
         for (request, node) in &rows {
             let node = self.requests.get_mut(request).and_then(|request| request.nodes.get_mut(node)).expect("a ready node");
-            (node.state, node.flying) = (State::Queued(worker), Some(worker));
+            (node.state, node.flying) = (NodeState::Queued(worker), Some(worker));
         }
         let charged = self.estimates.get(&cell_type).copied().unwrap_or(0);
         let models = rows.iter().map(|(request, _)| self.requests[request].model).collect();

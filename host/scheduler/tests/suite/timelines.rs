@@ -1,6 +1,7 @@
 //! Small timelines, checked by eye: what runs with what, and when.
 
 mod adaptive;
+mod batches;
 mod growths;
 mod policies;
 
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::unfolded::{Dependency, Length, Retention, UnfoldedChain, UnfoldedStage};
 use cellwright_scheduler::{
-    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Failure, Knot, ModelId, ModelInfo, NumericClass, PolicyKind, Release,
-    RequestId, TenantId, Time, WorkerId,
+    BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Failure, Graph, Knot, ModelId, ModelInfo, NumericClass, PolicyKind,
+    Release, RequestId, TenantId, Time, WorkerId,
 };
 
 use super::graphs::{EVERY, HEAD, LEAF, balanced_tree, chain, decoder, growth, lstm, stage, watch, whole};
@@ -183,7 +184,7 @@ fn a_lower_rank_goes_before_who_came_earlier() {
 /// Whole graphs: the same within a bucket.
 #[test]
 fn a_lower_rank_is_in_the_next_batch_of_its_bucket() {
-    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 2, window_ns: 0 }, ..paper() }, 2);
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph(Graph { bucket_width: 2, window_ns: 0 }), ..paper() }, 2);
     for rank in [1, 1, 1, 1, 0] {
         timeline.arrive_ranked(rank, &growth(0, vec![lstm(1, &[])], None));
     }
@@ -236,7 +237,7 @@ fn a_lower_rank_gets_the_next_place_in_memory() {
 /// The same under whole-graph batching: the first four hold the others up until the longest of them is done.
 #[test]
 fn a_batch_of_whole_graphs_runs_as_long_as_its_longest() {
-    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 5, window_ns: 0 }, ..paper() }, 4);
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph(Graph { bucket_width: 5, window_ns: 0 }), ..paper() }, 4);
     for length in [2, 3, 3, 5, 5, 7, 3, 1] {
         timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
     }
@@ -275,7 +276,7 @@ fn a_batch_of_whole_graphs_runs_as_long_as_its_longest() {
 /// A popular bucket has as many batches in its turn as those who were there fill; who comes later waits for its next.
 #[test]
 fn a_bucket_keeps_its_turn_while_those_who_were_there_fill_a_batch() {
-    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 1, window_ns: 0 }, ..paper() }, 2);
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph(Graph { bucket_width: 1, window_ns: 0 }), ..paper() }, 2);
     for length in [1, 2, 1, 1, 1, 1] {
         timeline.arrive(&growth(0, vec![lstm(length, &[])], None));
     }
@@ -474,7 +475,7 @@ fn the_line_is_no_longer_than_who_waits_in_it() {
         timeline.events.push(Event::Cancel(id));
         timeline.act();
         assert_eq!(timeline.world.scheduler.requests_waiting(), 1);
-        assert!(timeline.world.scheduler.places_in_line() <= 2, "{} after {round}", timeline.world.scheduler.places_in_line());
+        assert!(timeline.world.scheduler.requests_queued() <= 2, "{} after {round}", timeline.world.scheduler.requests_queued());
     }
 }
 

@@ -13,7 +13,7 @@ use super::model::{Graph, Need, NodeId};
 
 /// What became of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum NodeState {
     Queued(WorkerId, (u64, u32)),
     Done,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Request {
     pub(crate) rank: u32,
     pub(crate) model: ModelId,
     pub(crate) graph: Graph,
-    pub(crate) nodes: BTreeMap<NodeId, State>,
+    pub(crate) nodes: BTreeMap<NodeId, NodeState>,
     /// The step in which a chain stops, as only the device knows.
     pub(crate) truth: BTreeMap<u32, u32>,
     /// Ends of chains that were reported.
@@ -52,7 +52,7 @@ impl Request {
     }
 
     pub(crate) fn done(&self, node: NodeId) -> bool {
-        self.nodes.get(&node) == Some(&State::Done)
+        self.nodes.get(&node) == Some(&NodeState::Done)
     }
 
     /// Whether every step that a chain executes is complete.
@@ -247,7 +247,7 @@ impl World {
                         request.nodes.remove(&NodeId { chain, stage, step });
                         continue;
                     }
-                    request.nodes.insert(NodeId { chain, stage, step }, State::Done);
+                    request.nodes.insert(NodeId { chain, stage, step }, NodeState::Done);
                     let stops = request.graph.chain(chain).stop.is_some_and(|(stop, _)| stop == stage);
                     if stops && request.truth.get(&chain) == Some(&step) {
                         request.known_end.insert(chain, step + 1);
@@ -277,7 +277,7 @@ impl World {
         for moved in &commands.moves {
             let request = self.requests.get_mut(&moved.request).expect("a request that moves is in flight");
             assert!(!request.moving && moved.from != moved.to);
-            assert!(!request.nodes.values().any(|state| matches!(state, State::Queued(..))), "a request moved with tasks in flight");
+            assert!(!request.nodes.values().any(|state| matches!(state, NodeState::Queued(..))), "a request moved with tasks in flight");
             request.moving = true;
             let nodes = request.nodes.clone();
             let of = |domain| self.lanes.values().filter(move |info| info.request == moved.request && info.domain == domain);
@@ -307,7 +307,7 @@ impl World {
             request.ended = true;
             match failure {
                 Failure::Cancelled => assert!(request.cancelled),
-                Failure::Late => {
+                Failure::Late { .. } => {
                     let policy = self.models[request.model.index()].policy.unwrap_or(self.config.policy);
                     assert_eq!(policy, PolicyKind::Adaptive, "nobody else minds deadlines");
                 }
@@ -422,7 +422,8 @@ impl World {
                 let node = NodeId { chain: info.chain, stage: info.stage, step: row.step + index };
                 let padding = node.step >= request.graph.chain(info.chain).length.bound || node.step >= request.known(info.chain);
                 self.padded += u32::from(padding);
-                let before = (!padding).then(|| request.nodes.insert(node, State::Queued(launch.worker, (launch.seq.0, index)))).flatten();
+                let before =
+                    (!padding).then(|| request.nodes.insert(node, NodeState::Queued(launch.worker, (launch.seq.0, index)))).flatten();
                 assert!(before.is_none(), "a node was submitted twice");
             }
         }
@@ -451,7 +452,7 @@ impl World {
     /// Whether its policy executes a request's stages in the order in which they stand, without looking at what they wait for.
     fn in_order(&self, request: &Request) -> bool {
         let policy = self.models[request.model.index()].policy.unwrap_or(self.config.policy);
-        matches!(policy, PolicyKind::Graph { .. } | PolicyKind::Serial | PolicyKind::Lazy { .. })
+        policy.in_order()
     }
 
     /// Every predecessor is complete or earlier in the same worker's order; a pinned subgraph stays on its worker.
@@ -460,14 +461,14 @@ impl World {
         assert!(!request.cancelled_chains.contains(&node.chain), "a node of a cancelled chain was launched");
         let in_order = self.in_order(request);
         let strict = self.config.release == Release::Subgraph && !in_order;
-        let ahead = |state: Option<&State>| match state {
-            Some(State::Done) => true,
-            Some(State::Queued(other, before)) => *other == worker && *before < at,
+        let ahead = |state: Option<&NodeState>| match state {
+            Some(NodeState::Done) => true,
+            Some(NodeState::Queued(other, before)) => *other == worker && *before < at,
             None => false,
         };
         let subgraph = request.graph.subgraph(node);
         for (other, state) in &request.nodes {
-            if let State::Queued(on, _) = state
+            if let NodeState::Queued(on, _) = state
                 && request.graph.subgraph(*other) == subgraph
             {
                 assert_eq!(*on, worker, "a pinned subgraph on two workers");

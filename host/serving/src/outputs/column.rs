@@ -21,7 +21,7 @@ pub(super) struct Column {
     row_shape: Vec<usize>,
     row_bytes: usize,
     /// Only the last step matters: its row is the only one.
-    last_only: bool,
+    pub(super) last_only: bool,
     /// Step of the row held, if `last_only`.
     pub(super) last_step: Option<u32>,
     /// Rows that there may be.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::unfolded::ResponseFrom;
 
-use super::line::{Given, Line, Sent};
+use super::ordered::{Given, OrderedOutput, Sent};
 use super::{Key, Outputs, VALUE_WORK};
 use crate::join::Piece;
 
@@ -42,7 +42,7 @@ impl Sending {
     }
 
     /// An emitted tensor waits for its turn.
-    pub(super) fn wait(&mut self, line: &mut Line, piece: Piece) {
+    pub(super) fn wait(&mut self, line: &mut OrderedOutput, piece: Piece) {
         self.bytes += piece.bytes();
         line.sent.push_back(Sent { given: Given::Piece(piece), steps: 0 });
     }

@@ -2,18 +2,19 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Waker;
 
 use cellwright_cell_graph::{Tensor, UnfoldedGrowth};
 use cellwright_engine::RequestTimes;
 
 use crate::join::Piece;
 use crate::outputs::Outputs;
-use crate::reply::Client;
+use crate::recipient::Recipient;
 
 /// What the engine's thread and clients touch.
 pub(super) struct Front {
     pub(super) outputs: Outputs,
-    pub(super) client: Option<Box<dyn Client>>,
+    pub(super) recipient: Option<Recipient>,
     /// A call of the plugin, or sending what piled up, is queued or running.
     pub(super) calling: bool,
     /// The graph will not grow any more.
@@ -30,6 +31,8 @@ pub(super) struct Front {
     pub(super) replayed: Option<RequestTimes>,
     /// Something was sent that cannot be taken back.
     pub(super) sent: bool,
+    /// Waits until the session takes more input.
+    pub(super) feeder: Option<Waker>,
 }
 
 /// What a plugin is to be told.
@@ -41,10 +44,10 @@ pub(super) enum Occasion {
 
 impl Front {
     /// Of a request with that first growth. A session's input is not over.
-    pub(super) fn new(outputs: Outputs, client: Box<dyn Client>, growth: &UnfoldedGrowth, session: bool) -> Self {
+    pub(super) fn new(outputs: Outputs, recipient: Recipient, growth: &UnfoldedGrowth, session: bool) -> Self {
         Self {
             outputs,
-            client: Some(client),
+            recipient: Some(recipient),
             calling: false,
             closed: growth.next.is_none(),
             chunks: VecDeque::new(),
@@ -53,6 +56,7 @@ impl Front {
             lost: false,
             replayed: None,
             sent: false,
+            feeder: None,
         }
     }
 
@@ -66,9 +70,22 @@ impl Front {
     }
 
     /// Whoever hears the end, and all that has arrived for it; nothing is held for anybody else any more.
-    pub(super) fn end(&mut self) -> Option<(Outputs, Box<dyn Client>)> {
+    pub(super) fn end(&mut self) -> Option<(Outputs, Recipient)> {
         self.chunks.clear();
-        Some((self.outputs.take(), self.client.take()?))
+        self.wake_feeder();
+        Some((self.outputs.take(), self.recipient.take()?))
+    }
+
+    /// Whether a session has ended or waits for input, with all that its answers and its plugin asked for.
+    pub(super) fn is_idle(&self) -> bool {
+        let has_more = self.calling || self.lost || !self.chunks.is_empty() || self.has_occasion() || self.outputs.has_parts();
+        self.recipient.is_none() || !has_more && self.outputs.waits_for_input() && self.outputs.is_complete()
+    }
+
+    pub(super) fn wake_feeder(&mut self) {
+        if let Some(feeder) = self.feeder.take() {
+            feeder.wake();
+        }
     }
 
     /// What the plugin is to be told now, if anything.
@@ -91,9 +108,9 @@ impl Front {
     }
 
     pub(super) fn send(&mut self, parts: &mut Vec<Tensor>) {
-        if let Some(client) = self.client.as_mut() {
+        if let Some(recipient) = self.recipient.as_ref() {
             self.sent |= !parts.is_empty();
-            parts.drain(..).for_each(|part| client.part(part));
+            parts.drain(..).for_each(|part| recipient.part(part));
         }
         parts.clear();
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::check::Unfolding;
 use cellwright_cell_graph::unfolded::Watch;
-use cellwright_cell_graph::{Attribute, Tensor};
+use cellwright_cell_graph::{Attribute, Tensor, UnfoldedGrowth};
 use cellwright_engine::RequestTensors;
 use cellwright_plugin_runtime::RequestView;
 
@@ -40,6 +40,20 @@ impl PluginSide {
         Ok(())
     }
 
+    /// Remembers what a checked growth asks to be called with, and lets go of the tensors that no later growth may name. The growth itself may: the
+    /// engine holds them for it.
+    pub(super) fn follow(&mut self, growth: &UnfoldedGrowth) {
+        self.watch.clone_from(&growth.next);
+        let Some(next) = &self.watch else { return };
+        let RequestTensors { first, tensors } = &mut self.tensors;
+        let gone = next.keep_tensors_from.saturating_sub(*first).min(u32::try_from(tensors.len()).unwrap_or(u32::MAX));
+        if gone > 0 {
+            tensors.drain(..gone as usize);
+            *first += gone;
+            self.view = view(&self.tensors, self.view.parameters.clone());
+        }
+    }
+
     /// Adds a chunk to the request's tensors; gives the number of its first.
     pub(super) fn take_in(&mut self, chunk: Vec<Arc<Tensor>>, model: &ServedModel) -> Result<u32, InferError> {
         let limit = model.limits.kept_bytes_max;
@@ -58,13 +72,4 @@ impl PluginSide {
 pub(super) fn view(tensors: &RequestTensors, parameters: Vec<Attribute>) -> Arc<RequestView> {
     let seen = RequestView::new(tensors.tensors.iter().cloned(), parameters);
     Arc::new(RequestView { first_tensor: tensors.first, ..seen })
-}
-
-/// Lets go of tensors that no later growth may name; whether there were any.
-pub(super) fn drop_tensors(tensors: &mut RequestTensors, next: Option<&Watch>) -> bool {
-    let Some(next) = next else { return false };
-    let gone = next.keep_tensors_from.saturating_sub(tensors.first).min(u32::try_from(tensors.tensors.len()).unwrap_or(u32::MAX));
-    tensors.tensors.drain(..gone as usize);
-    tensors.first += gone;
-    gone > 0
 }

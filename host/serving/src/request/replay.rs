@@ -1,9 +1,18 @@
-//! A request whose device is lost begins again, once, on what is left of the devices.
+//! Replay: a request whose device is lost begins again, once, on the devices that are left.
 //!
-//! It is unfolded anew from what it brought along, so that nothing has to be kept for it but that, which is counted until its call ends in any case. Workers
-//! of one host give the same bits and plugins know no clock and no chance, so that its answer is the one that it would have had. What was sent to its client
-//! cannot be taken back, and what a session was told, and when, is not kept: those end with the device, as does what a second device is lost under, lest a
-//! request that devices do not survive takes all of them.
+//! The scheduler and the engine know nothing of it: to them the request has failed, and a new one
+//! is submitted. The request is unfolded anew from the tensors that it brought along, which count
+//! until its call ends in any case. The answer is the one that it would have had, because all
+//! workers of a host give the same bits and plugins know neither clock nor randomness. Both runs of
+//! the plugin count against one time limit, and figures are told once, of both runs together.
+//!
+//! Three kinds of requests are not replayed: those that have sent parts to their client, sessions,
+//! and requests that have lost a device before. So a request that no device survives takes two at
+//! most.
+//!
+//! Between the two runs the engine has no name for the request. Its client stands where a deadline
+//! or a cancellation finds it and ends it at once. A plugin call that is still under way goes
+//! nowhere.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,7 +24,7 @@ use super::growing::{Unfolded, unfold};
 use super::{Active, lock};
 use crate::error::InferError;
 use crate::outputs::Outputs;
-use crate::reply::Client;
+use crate::recipient::Recipient;
 
 /// What a request begins with, and can begin with again.
 pub(super) struct Origin {
@@ -26,7 +35,7 @@ pub(super) struct Origin {
 
 /// Who waits for a request whose device is lost until it begins again, and what the engine told of it. A client of whom nobody takes care any more
 /// hears that the host has stopped.
-pub(super) struct Lost(Option<(Box<dyn Client>, RequestTimes)>);
+pub(super) struct Lost(Option<(Recipient, RequestTimes)>);
 
 impl Lost {
     pub(super) fn end(mut self, error: InferError) {
@@ -34,9 +43,9 @@ impl Lost {
     }
 
     fn tell(&mut self, error: InferError) {
-        if let Some((mut client, times)) = self.0.take() {
-            client.ran(&times);
-            client.end(Err(error));
+        if let Some((mut recipient, times)) = self.0.take() {
+            recipient.ran(&times);
+            recipient.end(Err(error));
         }
     }
 }
@@ -61,8 +70,8 @@ impl Active {
         if self.origin.is_none() || front.replayed.is_some() || front.sent {
             return Err(RequestFailure::WorkerLost);
         }
-        let Some(client) = front.client.take() else { return Err(RequestFailure::WorkerLost) };
-        named.lost = Some(Lost(Some((client, times))));
+        let Some(recipient) = front.recipient.take() else { return Err(RequestFailure::WorkerLost) };
+        named.lost = Some(Lost(Some((recipient, times))));
         drop(named);
         front.lost = true;
         // A call of the plugin that is under way ends first; what it sends goes nowhere.
@@ -88,7 +97,7 @@ impl Active {
             Ok(Err(error)) => error,
             Err(_) => InferError::Broken { plugin: self.model.plugin_name().to_owned() },
         };
-        tracing::debug!(model = self.model.name(), "a request that lost its device does not begin again: {failed}");
+        tracing::debug!(model = self.model.name(), "a request whose worker was lost cannot restart: {failed}");
         // Whatever stood in its way, all that is new to its client is the loss.
         let cancelled = lock(&self.named).cancelled;
         self.fail(InferError::Engine(if cancelled { RequestFailure::Cancelled } else { RequestFailure::WorkerLost }));
@@ -113,21 +122,22 @@ impl Active {
         drop(spending);
         time.check(&self.model)?;
         (plugin.unfolding, plugin.tensors, plugin.view) = (unfolding, tensors.clone(), origin.view.clone());
-        (plugin.watch, plugin.resumes) = (growth.next.clone(), 0);
+        plugin.resumes = 0;
+        plugin.follow(&growth);
         drop(plugin);
         let mut front = lock(&self.front);
         // Until here a cancellation ends it; from here on the engine is told of one, whatever it calls the request.
         let lost = lock(&self.named).lost.take();
-        let Some((client, times)) = lost.and_then(|mut lost| lost.0.take()) else { return Ok(()) };
+        let Some((recipient, times)) = lost.and_then(|mut lost| lost.0.take()) else { return Ok(()) };
         front.outputs = outputs;
         (front.closed, front.told_over, front.replayed) = (growth.next.is_none(), false, Some(times));
-        front.client = Some(client);
-        tracing::debug!(model = self.model.name(), "a request that lost its device begins again");
+        front.recipient = Some(recipient);
+        tracing::debug!(model = self.model.name(), "a request whose worker was lost restarts");
         // The engine's thread waits for the front with whatever comes of it.
         let submitted = self.submit(&serving, origin.urgency, growth, tensors);
         if submitted.is_err() {
-            let client = front.client.take();
-            lock(&self.named).lost = client.map(|client| Lost(Some((client, times))));
+            let recipient = front.recipient.take();
+            lock(&self.named).lost = recipient.map(|recipient| Lost(Some((recipient, times))));
         }
         Ok(submitted?)
     }

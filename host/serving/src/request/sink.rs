@@ -7,7 +7,7 @@ use cellwright_engine::{RequestFailure, RequestTimes, Sink, Value};
 use super::{Active, lock};
 use crate::error::InferError;
 use crate::outputs::Outputs;
-use crate::reply::Client;
+use crate::recipient::Recipient;
 
 /// Brings values on the engine's thread.
 pub(super) struct RequestSink {
@@ -23,18 +23,17 @@ impl RequestSink {
     }
 
     /// Its client has heard how it fared, and hears of its end next.
-    fn end(&self, times: RequestTimes) -> Option<(Outputs, Box<dyn Client>)> {
+    fn end(&self, times: RequestTimes) -> Option<(Outputs, Recipient)> {
         let (ended, first) = {
             let mut front = lock(&self.active.front);
             (front.end(), front.replayed)
         };
-        self.active.room.notify_all();
-        let (outputs, mut client) = ended?;
+        let (outputs, mut recipient) = ended?;
         if first.is_some() && times.first_task.is_some() {
-            client.replayed();
+            recipient.replayed();
         }
-        client.ran(&first.map_or(times, |first| times.after(&first)));
-        Some((outputs, client))
+        recipient.ran(&first.map_or(times, |first| times.after(&first)));
+        Some((outputs, recipient))
     }
 }
 
@@ -48,8 +47,8 @@ impl Sink for RequestSink {
     }
 
     fn finished(self: Box<Self>, times: RequestTimes) {
-        if let Some((outputs, client)) = self.end(times) {
-            self.active.end(outputs, client);
+        if let Some((outputs, recipient)) = self.end(times) {
+            self.active.end(outputs, recipient);
         }
     }
 
@@ -61,9 +60,9 @@ impl Sink for RequestSink {
             },
             failure => failure,
         };
-        if let Some((outputs, client)) = self.end(times) {
+        if let Some((outputs, recipient)) = self.end(times) {
             drop(outputs);
-            client.end(Err(InferError::Engine(failure)));
+            recipient.end(Err(InferError::Engine(failure)));
         }
     }
 }

@@ -2,15 +2,66 @@
 
 use cellwright_cell_graph::{Datatype, Tensor};
 
-/// The first thing that differs.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// How an answer differs.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Difference {
     #[error("the answer has no output `{0}`")]
     Missing(String),
     #[error("output `{output}` is {found}, expected is {expected}")]
     Kind { output: String, found: String, expected: String },
-    #[error("element {position} of output `{output}` is {found}, expected is {expected}")]
-    Element { output: String, position: usize, found: String, expected: String },
+    #[error("{worst}{}", others(first, *count))]
+    Elements {
+        /// The one that is furthest from what is expected; of what has no distance, the first.
+        worst: Box<Element>,
+        /// The first, if that is another one.
+        first: Option<Box<Element>>,
+        /// How many differ.
+        count: usize,
+        /// How far the worst is from what is expected: |a − b| / (1 + |b|). Infinite for what has no distance.
+        distance: f64,
+    },
+}
+
+impl Difference {
+    /// How far the answer is from what is expected.
+    pub(crate) const fn distance(&self) -> f64 {
+        match self {
+            Self::Missing(_) | Self::Kind { .. } => f64::INFINITY,
+            Self::Elements { distance, .. } => *distance,
+        }
+    }
+}
+
+/// An element of an output that differs.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("element {index} of output `{output}` is {found}, expected is {expected}")]
+pub(crate) struct Element {
+    output: String,
+    index: String,
+    found: String,
+    expected: String,
+}
+
+fn others(first: &Option<Box<Element>>, count: usize) -> String {
+    match first {
+        _ if count < 2 => String::new(),
+        None => format!("; {count} elements differ, and this is the first"),
+        Some(first) => {
+            let Element { index, found, expected, .. } = &**first;
+            format!("; {count} elements differ: this one most, the first is {index} with {found} instead of {expected}")
+        }
+    }
+}
+
+/// Where an element is: its number, or its place along each dimension.
+fn index(position: usize, shape: &[usize]) -> String {
+    if shape.len() < 2 {
+        return position.to_string();
+    }
+    let mut left = position;
+    let mut places: Vec<usize> = shape.iter().rev().map(|extent| (left % extent, left /= extent).0).collect();
+    places.reverse();
+    format!("{places:?}")
 }
 
 /// Compares every expected output; others may be anything. Floats a and (expected) b agree if |a − b| ≤ tolerance · (1 + |b|), or if they are
@@ -28,37 +79,56 @@ fn compare(wanted: &Tensor, given: &Tensor, tolerance: f64) -> Result<(), Differ
         let kind = |tensor: &Tensor| format!("{} {:?}", tensor.datatype, tensor.shape);
         return Err(Difference::Kind { output: wanted.name.clone(), found: kind(given), expected: kind(wanted) });
     }
-    let difference = match wanted.datatype {
-        Datatype::Fp32 => floats(&singles(wanted), &singles(given), tolerance),
-        Datatype::Fp64 => floats(&doubles(wanted), &doubles(given), tolerance),
+    let unequal = |differs| if differs { f64::INFINITY } else { 0.0 };
+    match wanted.datatype {
+        Datatype::Fp32 => judge(wanted, &singles(wanted), &singles(given), tolerance, distance, single_text),
+        Datatype::Fp64 => judge(wanted, &doubles(wanted), &doubles(given), tolerance, distance, ToString::to_string),
         Datatype::Bytes => {
             let quoted = |text: &&[u8]| format!("{:?}", String::from_utf8_lossy(text));
-            first(&wanted.texts().unwrap_or_default(), &given.texts().unwrap_or_default(), quoted)
+            let (expected, found) = (wanted.texts().unwrap_or_default(), given.texts().unwrap_or_default());
+            judge(wanted, &expected, &found, 0.0, |a, b| unequal(a != b), quoted)
         }
         _ => match (wanted.to_i64(), given.to_i64()) {
-            (Some(wanted), Some(given)) => first(&wanted, &given, ToString::to_string),
-            _ => first(&wanted.data, &given.data, |byte| format!("byte {byte}")),
+            (Some(expected), Some(found)) => judge(wanted, &expected, &found, 0.0, |a, b| unequal(a != b), ToString::to_string),
+            _ => judge(wanted, &wanted.data, &given.data, 0.0, |a, b| unequal(a != b), |byte| format!("byte {byte}")),
         },
-    };
-    match difference {
-        None => Ok(()),
-        Some((position, found, expected)) => Err(Difference::Element { output: wanted.name.clone(), position, found, expected }),
     }
 }
 
-/// Position of the first difference, what is there, and what should be.
-type Found = (usize, String, String);
-
-fn floats(wanted: &[f64], given: &[f64], tolerance: f64) -> Option<Found> {
-    let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-    let agree = |a: f64, b: f64| (a - b).abs() <= tolerance * (1.0 + b.abs()) && b.is_finite() || same(a, b);
-    let position = wanted.iter().zip(given).position(|(b, a)| !agree(*a, *b))?;
-    Some((position, given[position].to_string(), wanted[position].to_string()))
+/// The distance of a float a from an expected b: |a − b| / (1 + |b|), infinite if one of them is not finite and the other is something else.
+pub(super) fn distance(a: &f64, b: &f64) -> f64 {
+    if a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()) {
+        return 0.0;
+    }
+    if a.is_finite() && b.is_finite() { (a - b).abs() / (1.0 + b.abs()) } else { f64::INFINITY }
 }
 
-fn first<T: PartialEq>(wanted: &[T], given: &[T], text: impl Fn(&T) -> String) -> Option<Found> {
-    let position = wanted.iter().zip(given).position(|(b, a)| a != b)?;
-    Some((position, text(&given[position]), text(&wanted[position])))
+/// A float of 32 bits in as few digits as tell it.
+#[expect(clippy::cast_possible_truncation, reason = "it was a float of 32 bits")]
+fn single_text(value: &f64) -> String {
+    (*value as f32).to_string()
+}
+
+/// What is wrong with elements that are further from the expected ones than the tolerance.
+fn judge<T>(
+    output: &Tensor,
+    wanted: &[T],
+    given: &[T],
+    tolerance: f64,
+    distance: impl Fn(&T, &T) -> f64,
+    text: impl Fn(&T) -> String,
+) -> Result<(), Difference> {
+    let distances = wanted.iter().zip(given).map(|(wanted, given)| distance(given, wanted)).enumerate();
+    // An infinite tolerance lets every float pass that has a distance.
+    let mut wrong = distances.filter(|(_, distance)| *distance > tolerance);
+    let Some(first) = wrong.next() else { return Ok(()) };
+    let (worst, count) = wrong.fold((first, 1), |(worst, count), one| (if one.1 > worst.1 { one } else { worst }, count + 1));
+    let element = |position: usize| {
+        let (found, expected) = (text(&given[position]), text(&wanted[position]));
+        Box::new(Element { output: output.name.clone(), index: index(position, &output.shape), found, expected })
+    };
+    let other = (worst.0 != first.0).then(|| element(first.0));
+    Err(Difference::Elements { worst: element(worst.0), first: other, count, distance: worst.1 })
 }
 
 pub(super) fn singles(tensor: &Tensor) -> Vec<f64> {
@@ -88,6 +158,16 @@ mod tests {
         assert_eq!(number, "element 2 of output `y` is 0, expected is NaN");
         let other = sentence(expected, four([1.0, -1000.0, f32::NAN, f32::NEG_INFINITY]));
         assert_eq!(other, "element 3 of output `y` is -inf, expected is inf");
+    }
+
+    #[test]
+    fn the_worst_and_the_first_element_are_named() {
+        let six = |values: [f32; 6]| Tensor::from_f32("y", &[3, 2], &values);
+        let said = sentence(six([0.0; 6]), six([0.0, 0.25, 0.0, -2.0, 0.0, 0.5]));
+        let worst = "element [1, 1] of output `y` is -2, expected is 0; ";
+        assert_eq!(said, format!("{worst}3 elements differ: this one most, the first is [0, 1] with 0.25 instead of 0"));
+        let first = sentence(six([0.0; 6]), six([0.0, 2.0, 0.0, 0.25, 0.0, 0.0]));
+        assert_eq!(first, "element [0, 1] of output `y` is 2, expected is 0; 2 elements differ, and this is the first");
     }
 
     #[test]

@@ -100,17 +100,7 @@ fn is_float(tensor: &Tensor) -> bool {
 /// The largest difference of two tensors' floats; none if they have none.
 fn difference(a: &Tensor, b: &Tensor) -> Option<f64> {
     let values = |tensor: &Tensor| if tensor.datatype == Datatype::Fp32 { singles(tensor) } else { doubles(tensor) };
-    let of = |(a, b): (f64, f64)| match (a.is_finite() && b.is_finite(), a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())) {
-        (true, _) => (a - b).abs() / (1.0 + b.abs()),
-        (false, same) => {
-            if same {
-                0.0
-            } else {
-                f64::INFINITY
-            }
-        }
-    };
-    values(a).into_iter().zip(values(b)).map(of).reduce(f64::max)
+    values(a).into_iter().zip(values(b)).map(|(a, b)| compare::distance(&a, &b)).reduce(f64::max)
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! What passes beside tasks: until their ends are heard of, until a device wakes up, and between them.
 
+use cellwright_cell_graph::Random;
 use serde::Deserialize;
-
-use crate::random::Random;
 
 /// Times that are equally likely, at most.
 const TIMES_MAX: usize = 4096;

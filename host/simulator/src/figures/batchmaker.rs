@@ -1,15 +1,14 @@
 //! Figures 5 to 13 of BatchMaker (EuroSys'18): sequences and encoder-decoders.
 
+use cellwright_plot::{Line, Picture};
 use cellwright_scheduler::{Config, PolicyKind, Release};
 
+use super::{Bench, Compared, Curve, Figure, adaptive_over, drawn, graph, latency_picture, with_policy};
 use crate::arrivals::{Arrival, Arrivals};
 use crate::device::Device;
 use crate::error::Error;
-use crate::plot::{self, Line, Picture};
 use crate::run::Setup;
 use crate::workload::{Decoding, Lengths, Pairs, Workload};
-
-use super::{Bench, Compared, Curve, Figure, adaptive_over, drawn, graph, latency_picture, with_policy};
 
 /// Seconds of arrivals of each run.
 const SECONDS: f64 = 8.0;
@@ -47,7 +46,7 @@ pub(super) fn figure_5(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         }
         pictures.push((
             if name == "graph" { "-graph" } else { "-cellular" },
-            plot::timeline(&format!("Figure 5, {name} batching"), &ran.timeline),
+            crate::timeline::picture(&format!("Figure 5, {name} batching"), &ran.timeline),
         ));
     }
     Ok(Figure {
@@ -79,9 +78,12 @@ pub(super) fn figure_7a(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     ]);
     compared.extend(adaptive_over(&[(&cellular, &adaptive)]));
     let title = "Figure 7(a): LSTM, batches of up to 512";
-    let tail = "whole graphs at a low load depend on how many of the rare long sentences there are, each of which runs alone while all others wait: the paper \
-        says how many are longer than 100 (1 %), not how much";
-    let assumed = [LENGTHS[0], LENGTHS[1], tail];
+    let assumed = [
+        LENGTHS[0],
+        LENGTHS[1],
+        "at a low load, whole graphs depend on the rare long sentences: each runs alone, and the rest wait",
+        "the paper says how many sentences are longer than 100 (1 %), but not how long they are",
+    ];
     Ok(latency_figure(
         "7a",
         title,
@@ -131,11 +133,8 @@ pub(super) fn figure_8(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         Compared::new("most answered, width 1 over width 10", "above 1", first.peak() / ten.peak(), "times"),
     ];
     let title = "Figure 8: whole graphs, bucket widths";
-    let assumed = vec![
-        LENGTHS[0],
-        LENGTHS[1],
-        "a width of 1 settles so slowly under overload that its peak depends on how long is measured: here 8 s",
-    ];
+    let assumed =
+        vec![LENGTHS[0], LENGTHS[1], "a width of 1 settles slowly under overload, so its peak depends on the time measured: here 8 s"];
     Ok(latency_figure("8", title, "BatchMaker (EuroSys'18), figure 8 and section 7.2", curves, compared, &assumed))
 }
 
@@ -235,7 +234,8 @@ pub(super) fn figure_13(bench: &mut Bench<'_>, devices: u32) -> Result<Figure, E
     compared.extend(adaptive_over(&[(&own, &adaptive), (&same, &adaptive_same)]));
     let assumed = [
         "an output is exp(N(0, 0.2)) times as long as its input",
-        "a decoder's step takes the LSTM's time and, for the projection, 3.65 times 784/512 us a row, for 32 rows at least",
+        "a decoder's step takes the LSTM's time, and for its projection 3.65 times 784/512 us a row",
+        "a projection takes as long as one of 32 rows at least",
         "decoding is bounded by the input's length and 50 steps",
         "a request's state takes 10 us to another device",
     ];
@@ -252,8 +252,8 @@ pub(super) fn figure_13(bench: &mut Bench<'_>, devices: u32) -> Result<Figure, E
 }
 
 pub(super) const LENGTHS: &[&str] = &[
-    "lengths are lognormal (mu 2.95, sigma 0.68), clipped to 1..330: mean 24, 99 % below 100, as the paper says of its sentences",
-    "a bucket keeps its turn while those who were there when it began fill a batch",
+    "lengths: lognormal (mu 2.95, sigma 0.68), clipped to 1..330; mean 24, 99 % below 100 as published",
+    "a bucket keeps its turn while the requests that were there at its start fill a batch",
 ];
 
 pub(super) fn latency_figure(

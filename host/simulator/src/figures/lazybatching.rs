@@ -1,15 +1,14 @@
 //! Figures 12 and 13 of LazyBatching (HPCA'21), and its promise of no violations: models with layers outside the recurrence.
 
-use cellwright_scheduler::{Config, PolicyKind};
+use cellwright_scheduler::{Config, Graph, Lazy, PolicyKind};
 
+use super::{Bench, Compared, Curve, Figure, adaptive_over, against_load, with_policy};
 use crate::arrivals::Arrivals;
 use crate::device::Device;
 use crate::error::Error;
 use crate::outcome::Outcome;
 use crate::run::Setup;
 use crate::workload::{Layers, Lengths, Pairs, Workload};
-
-use super::{Bench, Compared, Curve, Figure, adaptive_over, against_load, with_policy};
 
 /// The paper's models, and the one of its figure 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +80,11 @@ pub(super) fn latency(bench: &mut Bench<'_>, network: Network) -> Result<Figure,
     let workload = network.workload();
     let mut curves = vec![bench.curve("serial", &RATES, &with_policy(&setup(), PolicyKind::Serial), &workload)?];
     for window in WINDOWS_MS {
-        let policy = PolicyKind::Graph { bucket_width: 0, window_ns: window * MS };
+        let policy = PolicyKind::Graph(Graph { bucket_width: 0, window_ns: window * MS });
         curves.push(bench.curve(format!("graph, window {window} ms"), &RATES, &with_policy(&setup(), policy), &workload)?);
     }
     curves.push(bench.curve("cellular", &RATES, &setup(), &workload)?);
-    let lazy = PolicyKind::Lazy { objective_ns: OBJECTIVE_MS * MS, percentile: 90 };
+    let lazy = PolicyKind::Lazy(Lazy { objective_ns: OBJECTIVE_MS * MS, percentile: 90 });
     curves.push(bench.curve("lazy", &RATES, &with_policy(&setup(), lazy), &workload)?);
     curves.push(bench.curve("adaptive", &RATES, &with_policy(&setup(), PolicyKind::Adaptive), &workload)?);
     let compared = compare(network, &curves);
@@ -113,12 +112,14 @@ fn late_percent(outcome: &Outcome) -> f64 {
 }
 
 const ASSUMED: &[&str] = &[
-    "the paper's times by batch size are of a simulator that is not public: a cell takes what reading its weights takes and, for each row, what computing \
-     takes on the processor of table I, scaled so that a single request takes what table II says",
-    "sentences are lognormal (mu 2.715, sigma 0.535), clipped to 80 words: 70 % below 20 and 90 % below 30, as figure 11 says; an output is exp(N(0, 0.2)) \
-     times as long as its input",
+    "the paper's times by batch size are of a simulator that is not public",
+    "a cell takes the time to read its weights, and for each row the time to compute it (table I)",
+    "these times are scaled so that a single request takes what table II says",
+    "sentences are lognormal (mu 2.715, sigma 0.535), clipped to 80 words",
+    "that puts 70 % of them below 20 words and 90 % below 30, as figure 11 says",
+    "an output is exp(N(0, 0.2)) times as long as its input",
     "whole-graph batches are padded to their longest",
-    "equation 2 says who joins a batch that runs; one that begins takes all who wait, up to the limit",
+    "equation 2 says which requests join a running batch; a new one takes all waiting, up to the limit",
 ];
 
 fn compare(network: Network, curves: &[Curve]) -> Vec<Compared> {

@@ -8,21 +8,21 @@ use super::{Compared, Figure};
 #[must_use]
 pub fn table(figures: &[Figure]) -> String {
     let mut page = String::from(
-        "# Published figures, run again\n\nWritten by `cellwright figures`: the scheduler that serves, in virtual time, against one model of the device \
-         (`host/simulator/devices`) and one of the\nworkload. The same seeds give the same numbers. Bounds are checked by the tests of `host/simulator`; where \
-         there are none, the paper does not give\nwhat would be needed.\n",
+        "# Published figures, run again\n\n`cellwright-lab figures` writes this page. It runs the server's scheduler in virtual time, with one\n\
+         model of the device (`host/simulator/devices`) and one of the workload. The same seeds give the same\nnumbers. The tests of \
+         `host/simulator` check the bounds. A row without a bound is one for which the\npaper does not give what would be needed.\n",
     );
     for figure in figures {
-        let _ = write!(page, "\n## {}\n\n{}. ", figure.title, figure.source);
+        let _ = write!(page, "\n## {}\n\n{}.\n", figure.title, figure.source);
         let links = figure.pictures.iter().map(|(ending, _)| format!("[picture](figure-{}{ending}.svg)", figure.name));
         let links: Vec<String> = links.chain([format!("[numbers](figure-{}.json)", figure.name)]).collect();
-        let _ = writeln!(page, "{}\n\n| | published | here | unit | must be |\n|---|---|---|---|---|", links.join(", "));
+        let _ = writeln!(page, "{}\n\n| | published | here | unit | must be |\n|---|---|---|---|---|", links.join(",\n"));
         for compared in &figure.compared {
             let Compared { what, published, unit, .. } = compared;
             let _ = writeln!(page, "| {what} | {published} | {} | {unit} | {} |", number(compared.ours), bounds(compared.within));
         }
         if !figure.assumed.is_empty() {
-            page.push_str("\nAssumed:\n");
+            page.push_str("\nAssumed:\n\n");
         }
         for assumed in &figure.assumed {
             let _ = writeln!(page, "- {assumed}");

@@ -1,15 +1,22 @@
-//! Whether the published values come out, within the bounds that the figures state.
+//! Whether the published values come out within the bounds that the figures state, and whether the
+//! kept figures are those that come out.
+
+use std::path::Path;
 
 use super::*;
 
-/// Makes a figure, and objects to every comparison that does not hold.
+/// Makes a figure. Fails if a comparison does not hold, or if a kept file differs.
 #[track_caller]
-fn check(name: &str) -> Figure {
+fn check(name: &str) {
     let figure = make(name, &mut || ()).unwrap().expect("a figure of that name");
     let off: Vec<&Compared> = figure.compared.iter().filter(|compared| !compared.holds()).collect();
     assert!(off.is_empty(), "figure {name}: {off:#?}");
     assert!(!figure.compared.is_empty() && !figure.pictures.is_empty(), "figure {name} shows nothing");
-    figure
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/figures");
+    for (file, made) in figure.files() {
+        let kept = std::fs::read_to_string(folder.join(&file)).unwrap_or_default();
+        assert!(kept == made, "tests/figures/{file} is not what `cellwright-lab figures` writes");
+    }
 }
 
 macro_rules! figures {
@@ -45,6 +52,11 @@ figures! {
     lazy_batching_of_gnmt: "lazy-gnmt";
     lazy_batching_of_transformer: "lazy-transformer";
     lazy_batching_of_deepspeech: "lazy-deepspeech";
+    turbo_transformers_with_short_requests: "turbo-short";
+    turbo_transformers_with_long_requests: "turbo-long";
+    dva_batch_with_diverse_inputs: "dva-inputs";
+    dva_batch_with_diverse_sizes: "dva-sizes";
+    dva_batch_with_neither: "dva-neither";
     deadlines_of_lstms: "deadlines-lstm";
     deadlines_of_trees: "deadlines-trees";
 }

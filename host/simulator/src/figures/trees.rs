@@ -1,24 +1,22 @@
 //! Figures 14 and 15 of BatchMaker (EuroSys'18): TreeLSTMs.
 
-use cellwright_scheduler::{Config, PolicyKind};
-
-use crate::error::Error;
-use crate::run::{Gathering, Setup};
-use crate::workload::{Trees, Workload};
+use cellwright_scheduler::{Config, Merge, PolicyKind};
 
 use super::batchmaker::{latency_figure, v100};
 use super::{Bench, Compared, Figure, adaptive_over, graph, with_policy};
+use crate::error::Error;
+use crate::run::{Gathering, Setup};
+use crate::workload::{Trees, Workload};
 
 /// Rows of a task, and trees of a set that is merged (section 7.5).
 const LIMIT: u32 = 64;
 const SEED: u64 = 1;
 const SECONDS: f64 = 4.0;
-/// What the scheduler takes for a row of trees on one core of a server, rounded up: `cellwright bench scheduler`.
+/// What the scheduler takes for a row of trees on one core of a server, rounded up: `cellwright-lab bench scheduler`.
 const SCHEDULING_NS_PER_ROW: f64 = 200.0;
 
-const COSTS: &str = "the paper gives no times for its TreeLSTM: its cells take as long as an LSTM's step, so that its most answered per second \
-    cannot be compared, only ratios can";
-const MERGING: &str = "nor for building and merging graphs: merged graphs pay for gathering what cellular batching pays, and nothing else";
+const COSTS: &str = "the paper has no times for its TreeLSTM: cells take an LSTM's step, so only ratios can be compared";
+const MERGING: &str = "nor for building and merging graphs: they pay for gathering as cellular batching does, and no more";
 
 fn setup() -> Setup {
     Setup { batch_max: vec![LIMIT], seconds: SECONDS, ..v100() }
@@ -34,7 +32,7 @@ pub(super) fn figure_14(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let rates = [500.0, 1e3, 2e3, 3e3, 4e3, 5e3, 6e3, 8e3];
     let workload = Workload::trees(&Trees::treebank(SEED));
     let cellular = bench.curve("cellular", &rates, &setup(), &workload)?;
-    let merged = bench.curve("merge", &rates, &with_policy(&setup(), PolicyKind::Merge { requests: LIMIT }), &workload)?;
+    let merged = bench.curve("merge", &rates, &with_policy(&setup(), PolicyKind::Merge(Merge { requests: LIMIT })), &workload)?;
     let adaptive = bench.curve("adaptive", &rates, &with_policy(&setup(), PolicyKind::Adaptive), &workload)?;
     let mut compared = vec![
         Compared::new("cellular: p90 at 1000/s", "6.8", cellular.at(1e3).p90_ms, "ms").within(5.4, 8.2),
@@ -61,7 +59,7 @@ pub(super) fn figure_15(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let workload = Workload::trees(&Trees::identical(16));
     let cellular = bench.curve("cellular, overhead as published", &rates, &setup(), &workload)?;
     let ours = bench.curve("cellular, gathering by moved rows", &rates, &served(), &workload)?;
-    let merged = bench.curve("merge", &rates, &with_policy(&setup(), PolicyKind::Merge { requests: LIMIT }), &workload)?;
+    let merged = bench.curve("merge", &rates, &with_policy(&setup(), PolicyKind::Merge(Merge { requests: LIMIT })), &workload)?;
     let adaptive = bench.curve("adaptive", &rates, &with_policy(&setup(), PolicyKind::Adaptive), &workload)?;
     let adaptive_ours =
         bench.curve("adaptive, gathering by moved rows", &rates, &with_policy(&served(), PolicyKind::Adaptive), &workload)?;
@@ -81,8 +79,9 @@ pub(super) fn figure_15(bench: &mut Bench<'_>) -> Result<Figure, Error> {
         COSTS,
         MERGING,
         "with 65 us of overhead on 185 us no more than 74 % of the ideal can be had",
-        "by moved rows: a row that changes place takes 0.116 us (the slope of the published overhead), two children twice that; a row takes 200 ns to \
-         schedule, on a thread of its own and ahead of the device, as on a server",
+        "by moved rows: a row that changes place takes 0.116 us, the slope of the published overhead",
+        "two children that change place take twice that",
+        "a row takes 200 ns to schedule, on a thread of its own and ahead of the device, as on a server",
     ];
     let source = "BatchMaker (EuroSys'18), figure 15 and section 7.5";
     Ok(latency_figure("15", title, source, vec![cellular, ours, adaptive, adaptive_ours, merged, ideal], compared, &assumed))

@@ -5,14 +5,15 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use cellwright_cell_graph::Random;
 use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_recording::Recorder;
 use cellwright_scheduler::{
-    Config, CostTable, DomainId, Knot, LaneId, ModelId, NumericClass, PolicyKind, RequestId, Submission, TaskSeq, WorkerId,
+    Config, CostTable, DomainId, Graph, Knot, LaneId, Lazy, LengthAware, Merge, ModelId, NumericClass, PolicyKind, RequestId, Stages,
+    Submission, TaskSeq, WorkerId,
 };
 
 use super::*;
-use crate::random::Random;
-use crate::recording::Recorder;
 use crate::workload::{Decoding, Ids, Pairs, Workload};
 
 fn workload() -> Workload {
@@ -185,12 +186,14 @@ fn replayed(config: Config, load: Load) -> Replayed {
 fn after(policy: &PolicyKind) -> Option<PolicyKind> {
     match policy {
         PolicyKind::Cellular => Some(PolicyKind::Adaptive),
-        PolicyKind::Adaptive => Some(PolicyKind::Lazy { objective_ns: 20_000_000, percentile: 90 }),
-        PolicyKind::Lazy { .. } => Some(PolicyKind::Graph { bucket_width: 10, window_ns: 0 }),
-        PolicyKind::Graph { window_ns: 0, .. } => Some(PolicyKind::Graph { bucket_width: 10, window_ns: 300_000 }),
-        PolicyKind::Graph { .. } => Some(PolicyKind::Merge { requests: 16 }),
-        PolicyKind::Merge { .. } => Some(PolicyKind::Serial),
-        PolicyKind::Serial => None,
+        PolicyKind::Adaptive => Some(PolicyKind::Lazy(Lazy { objective_ns: 20_000_000, percentile: 90 })),
+        PolicyKind::Lazy(_) => Some(PolicyKind::Graph(Graph { bucket_width: 10, window_ns: 0 })),
+        PolicyKind::Graph(Graph { window_ns: 0, .. }) => Some(PolicyKind::Graph(Graph { bucket_width: 10, window_ns: 300_000 })),
+        PolicyKind::Graph(_) => Some(PolicyKind::Merge(Merge { requests: 16 })),
+        PolicyKind::Merge(_) => Some(PolicyKind::Serial),
+        PolicyKind::Serial => Some(PolicyKind::LengthAware(LengthAware { timeout_ns: 0, objective_ns: 0 })),
+        PolicyKind::LengthAware(_) => Some(PolicyKind::Stages(Stages { count: 4, stretch_ns: None })),
+        PolicyKind::Stages(_) => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs small enough to follow, and the same as ever.
 
-use cellwright_scheduler::Release;
+use cellwright_scheduler::{Graph, Lazy, Merge, PolicyKind, Release};
 
 use super::*;
 use crate::device::{Delays, Handover};
@@ -29,7 +29,7 @@ fn figure_5(policy: PolicyKind) -> Vec<(u64, u64)> {
 fn figure_5_is_reproduced_to_the_time_unit() {
     assert_eq!(figure_5(PolicyKind::Cellular), [(1, 2), (2, 3), (3, 3), (4, 5), (5, 7), (6, 10), (7, 6), (8, 6)]);
     assert_eq!(
-        figure_5(PolicyKind::Graph { bucket_width: 0, window_ns: 0 }),
+        figure_5(PolicyKind::Graph(Graph { bucket_width: 0, window_ns: 0 })),
         [(1, 5), (2, 5), (3, 5), (4, 5), (5, 12), (6, 12), (7, 12), (8, 12)]
     );
 }
@@ -39,10 +39,10 @@ fn figure_5_is_reproduced_to_the_time_unit() {
 #[test]
 fn who_waits_for_a_batch_waits_for_whichever_device_is_idle() {
     let policies = [
-        PolicyKind::Graph { bucket_width: 0, window_ns: 0 },
+        PolicyKind::Graph(Graph { bucket_width: 0, window_ns: 0 }),
         PolicyKind::Serial,
-        PolicyKind::Merge { requests: 1 },
-        PolicyKind::Lazy { objective_ns: 1, percentile: 90 },
+        PolicyKind::Merge(Merge { requests: 1 }),
+        PolicyKind::Lazy(Lazy { objective_ns: 1, percentile: 90 }),
     ];
     for policy in policies {
         let config = Config { policy, max_tasks_to_submit: 1, low_water: 0, ..Config::default() };
@@ -216,7 +216,7 @@ fn every_kind_of_request_is_answered_on_every_number_of_devices() {
             Workload::seq2seq(Pairs::EUROPARL, Decoding::Stops { extra: 50 }),
         ];
         for workload in &mut workloads {
-            for policy in [PolicyKind::Cellular, PolicyKind::Graph { bucket_width: 10, window_ns: 0 }] {
+            for policy in [PolicyKind::Cellular, PolicyKind::Graph(Graph { bucket_width: 10, window_ns: 0 })] {
                 let config = Config { policy, ..Config::default() };
                 let setup = Setup { config, devices, seconds: 0.2, drain: true, warm_up: 0.0, ..v100(500.0) };
                 let outcome = run(&setup, workload, &mut |_| ()).unwrap().outcome;
@@ -254,7 +254,7 @@ fn a_rate_at_which_nothing_arrives_is_refused() {
 /// However overhead is costed, whole graphs have none.
 #[test]
 fn whole_graphs_are_not_scheduled_row_by_row() {
-    for policy in [PolicyKind::Graph { bucket_width: 10, window_ns: 0 }, PolicyKind::Serial] {
+    for policy in [PolicyKind::Graph(Graph { bucket_width: 10, window_ns: 0 }), PolicyKind::Serial] {
         let outcome = |gathering| {
             let setup = Setup { gathering, seconds: 0.5, ..v100(1000.0) };
             let config = Config { policy, ..setup.config };

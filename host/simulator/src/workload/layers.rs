@@ -19,6 +19,10 @@ pub enum Layers {
     Transformer,
     /// Four recurrent layers over the input, and for each output four recurrent layers and a projection, like a small GNMT.
     Gnmt,
+    /// What a BERT takes for any input, and then for each of its words.
+    Bert,
+    /// Four layers at full resolution, eight at a low one, and four at full resolution, like a U-Net.
+    UNet,
 }
 
 const RESNET: u32 = 50;
@@ -27,6 +31,8 @@ const RECURRENT: u32 = 5;
 const DENSE: u32 = 2;
 const BLOCKS: u32 = 6;
 const GNMT: u32 = 4;
+const WIDE: u32 = 4;
+const DEEP: u32 = 8;
 /// What a decoder's graph bounds it by (LazyBatching, section V): it stops when the device says so.
 const DECODE_MAX: u32 = 80;
 
@@ -37,6 +43,8 @@ impl Layers {
             Self::DeepSpeech => "deepspeech",
             Self::Transformer => "transformer",
             Self::Gnmt => "gnmt",
+            Self::Bert => "bert",
+            Self::UNet => "unet",
         }
     }
 
@@ -54,13 +62,15 @@ impl Layers {
             }
             Self::Transformer => decoding("transformer", BLOCKS),
             Self::Gnmt => decoding("gnmt", GNMT),
+            Self::Bert => vec!["bert-input".to_owned(), "bert-word".to_owned()],
+            Self::UNet => [numbered("unet-down", WIDE), numbered("unet-deep", DEEP), numbered("unet-up", WIDE)].concat(),
         }
     }
 
     /// The chain that decodes, if any, and what bounds it where it executes so many steps.
     pub(super) fn decodes(self, target: u32) -> Option<(u32, u32)> {
         match self {
-            Self::ResNet | Self::DeepSpeech => None,
+            Self::ResNet | Self::DeepSpeech | Self::Bert | Self::UNet => None,
             Self::Transformer | Self::Gnmt => Some((1, target.max(DECODE_MAX))),
         }
     }
@@ -68,8 +78,8 @@ impl Layers {
     /// Of which lengths it makes something.
     pub(super) const fn reads_lengths(self) -> ReadsLengths {
         match self {
-            Self::ResNet => ReadsLengths { source: false, target: false },
-            Self::DeepSpeech => ReadsLengths { source: true, target: false },
+            Self::ResNet | Self::UNet => ReadsLengths { source: false, target: false },
+            Self::DeepSpeech | Self::Bert => ReadsLengths { source: true, target: false },
             Self::Transformer => ReadsLengths { source: false, target: true },
             Self::Gnmt => ReadsLengths { source: true, target: true },
         }
@@ -84,6 +94,8 @@ impl Layers {
                 let dense = line(CONVOLUTIONS + RECURRENT, DENSE, vec![Dependency::End { chain: 1 }]);
                 vec![line(0, CONVOLUTIONS, Vec::new()), recurrent, dense]
             }
+            Self::Bert => vec![line(0, 1, Vec::new()), recurrent(source, siblings(1, 1, vec![Dependency::End { chain: 0 }]))],
+            Self::UNet => vec![line(0, WIDE + DEEP + WIDE, Vec::new())],
             Self::Transformer => vec![line(0, BLOCKS, Vec::new()), decoder(BLOCKS, BLOCKS, target, 0)],
             Self::Gnmt => vec![stack(0, GNMT, source, Vec::new()), decoder(GNMT, GNMT, target, 0)],
         })

@@ -1,6 +1,6 @@
 //! How long requests are.
 
-use crate::random::Random;
+use cellwright_cell_graph::Random;
 
 /// Longer requests are refused: their graphs would be.
 pub const LENGTH_MAX: u32 = 100_000;

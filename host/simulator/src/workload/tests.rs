@@ -82,14 +82,17 @@ fn every_kind_of_request_has_the_nodes_it_should() {
     assert_eq!(nodes(Workload::layers(Layers::ResNet, pairs.clone())), 50);
     assert_eq!(nodes(Workload::layers(Layers::DeepSpeech, pairs.clone())), 2 + 5 * 5 + 2);
     assert_eq!(nodes(Workload::layers(Layers::Transformer, pairs.clone())), 6 + 7 * 7);
-    assert_eq!(nodes(Workload::layers(Layers::Gnmt, pairs)), 4 * 5 + 5 * 7);
+    assert_eq!(nodes(Workload::layers(Layers::Gnmt, pairs.clone())), 4 * 5 + 5 * 7);
+    assert_eq!(nodes(Workload::layers(Layers::Bert, pairs.clone())), 1 + 5);
+    assert_eq!(nodes(Workload::layers(Layers::UNet, pairs)), 4 + 8 + 4);
 }
 
 /// Where a workload says that it has no use for a length, its requests are the same with another, and elsewhere they are not.
 #[test]
 fn what_a_workload_says_it_reads_of_lengths_makes_a_difference() {
     let pairs = || Pairs::EUROPARL;
-    let layers = [Layers::ResNet, Layers::DeepSpeech, Layers::Transformer, Layers::Gnmt].map(|layers| Workload::layers(layers, pairs()));
+    let layers = [Layers::ResNet, Layers::DeepSpeech, Layers::Transformer, Layers::Gnmt, Layers::Bert, Layers::UNet];
+    let layers = layers.map(|layers| Workload::layers(layers, pairs()));
     let others = [
         Workload::lstm(Lengths::EUROPARL),
         Workload::trees(&Trees::treebank(1)),

@@ -1,6 +1,6 @@
 //! Shapes of binary trees.
 
-use crate::random::Random;
+use cellwright_cell_graph::Random;
 
 use super::lengths::{LENGTH_MAX, Lengths};
 

@@ -69,6 +69,7 @@ fn honest() -> Description {
         }],
         rows_are_requests: false,
         live_max: Some(64),
+        ignored_weights: vec![],
     }
 }
 

@@ -9,17 +9,21 @@ use crate::graphs;
 const HONEST: &str = "session";
 /// One that keeps the first chain for ever, though it never looks at it again.
 const HOARDING: &str = "hoarding-session";
+/// An honest one that waits for the next chunk at once, and answers with the second.
+const WAITING: &str = "waiting-session";
+const KINDS: [&str; 3] = [HONEST, HOARDING, WAITING];
 
 /// The first growth of a session, over its first chunk; none if it is to be something else.
 pub fn first(behaviour: &str, rows: u32) -> Option<Growth> {
-    let kind = [HONEST, HOARDING].into_iter().find(|kind| *kind == behaviour)?;
-    Some(Growth { outputs: vec![], next: Some(watching(kind, 0)), ..graphs::honest(rows) })
+    let kind = KINDS.into_iter().find(|kind| *kind == behaviour)?;
+    let next = if kind == WAITING { waiting(kind, 0).next } else { Some(watching(kind, 0)) };
+    Some(Growth { outputs: vec![], next, ..graphs::honest(rows) })
 }
 
 /// What follows; none if the state is not a session's. Chunk n is tensor n and chain n.
 pub fn next(state: &[u8], event: &Event, request: &Incoming) -> Option<Result<Reaction, Refusal>> {
     let (kind, chain) = core::str::from_utf8(state).ok()?.split_once(' ')?;
-    let kind = [HONEST, HOARDING].into_iter().find(|known| *known == kind)?;
+    let kind = KINDS.into_iter().find(|known| *known == kind)?;
     let chain = chain.parse().ok()?;
     Some(match event {
         Event::Values(values) => Ok(Reaction { emit: vec![last_row(values)], growth: Some(waiting(kind, chain)) }),

@@ -1,4 +1,13 @@
-//! Rows of a batch as products multiply them: rounded where they arrive, once for all products that pack them alike and for all threads, or by each thread for itself.
+//! Rows of a batch in the form that products of rounded numbers multiply.
+//!
+//! A whole input of a cell is rounded where it is gathered, once for all products that pack it
+//! alike and for all threads. Each thread packs the rest for itself: results within the cell, parts
+//! of a concatenation, stretches, and rows of a projection that keeps only its best results.
+//!
+//! For AMX a batch is packed in as few tiles as possible, with about equally many rows in each: 51
+//! rows are 26 and 25, not 32 and 19. So tiles are set up once a batch, and two of them share each
+//! reading of a panel. A last tile with fewer rows is multiplied as a full one, over whatever bytes
+//! lie behind it, and those results are dropped.
 
 use super::super::Packed;
 use super::numbers::{Float, pack_row};

@@ -1,12 +1,24 @@
-//! Screens: of a product of which only the largest element of each row is wanted, most columns are ruled out without being computed.
+//! Screens: rule out most columns of a product of which only the largest element of a row is
+//! wanted.
 //!
-//! The product is computed in integers of eight bits, several times as fast, and every element y = b + w·x is then known within a bound. Let x = x' + r and w = w' + s, where x' and w' are what
-//! the integers stand for. Then w·x − w'·x' = w·r + s·x', and by Cauchy and Schwarz no more than ‖w‖‖r‖ + ‖s‖‖x'‖. What both sums lose by rounding adds as much as a
-//! small factor times ‖w‖‖x‖ + |b|. Norms of columns are computed once, those of a row when it comes.
+//! The product is first computed in integers of eight bits, several times as fast (AVX-512 VNNI).
+//! Every element y = b + w·x is then known within a bound. Let x = x' + r and w = w' + s, where x'
+//! and w' are the values of the integers. Then w·x − w'·x' = w·r + s·x', and by Cauchy and Schwarz
+//! this is at most ‖w‖‖r‖ + ‖s‖‖x'‖. Rounding in both sums adds a small factor times ‖w‖‖x‖ + |b|.
+//! Up to eight numbers of a row that are much larger than the others are taken by themselves, or
+//! the bound would be theirs.
 //!
-//! Elements that could still be the largest, a few dozen of tens of thousands, are told more exactly, from the columns as integers of 16 bits and the row's floats. If more than one is left then, the product
-//! itself computes those. So what is found is what the product would have found, bit for bit: ties, infinities and NaN too. Elements of a row of zeros are the bias, whose largest is known. Rows of which nothing can be told, because they hold something that is no
-//! number, or too many elements are alike, are computed as if there were no screen.
+//! A few dozen of tens of thousands of elements remain. They are compared more exactly, from the
+//! columns as integers of 16 bits and the row's floats. If more than one remains then, the product
+//! itself computes those. So a screen is no approximation: it finds the product's own result, bit
+//! for bit, ties, infinities and NaN included. Whether there is one may depend on anything, such as
+//! memory: all packed weights, screens included, stay within half of what weights may take.
+//!
+//! Rows for which the screen does not help are computed without it: rows with NaN or infinities,
+//! and rows with too many near-equal elements. If that is more than a quarter of a task's rows, the
+//! next tasks do without the screen. A plan shares its work as if there were no screen, because any
+//! row may need the whole product. Softmax and `TopK` have no screens: they need the values
+//! themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,8 +1,14 @@
 //! Projections whose softmax is wanted, or only the best few of it.
 //!
-//! Which elements are the best of a softmax is not known until the row's largest element and the sum are, because different elements may have one result, and of those the first
-//! columns are wanted. So one element more is kept than is wanted, by the order of the elements themselves: if its result is apart from those that are wanted, so are all that were not kept. Seldom is it
-//! not, and then the product is computed once more and looked at with both at hand.
+//! The sum of a softmax is defined by blocks of columns from the row's beginning
+//! (`kernels::softmax`), so it does not depend on who computes a block, or when. The best elements
+//! of a softmax are mostly known before the sum. But different elements may have equal results, and
+//! of those the first columns count. So one element more than wanted is kept, in the order of the
+//! elements. If its result differs from the wanted ones, everything that was dropped does too. If
+//! not, which is rare, the product is computed once more with the largest element and the sum at
+//! hand.
+//!
+//! A softmax that is wanted itself has its scores written once, where the softmax will stand.
 
 use std::ops::Range;
 

@@ -8,7 +8,7 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::{CellIndex, Lane, LaneIndex, Row, Task};
+use cellwright_backend::{CellTypeId, Lane, LaneId, Row, Task};
 use cellwright_cell_graph::hoist::Feed;
 
 use super::{Ahead, BYTES, ROWS};
@@ -23,7 +23,7 @@ use crate::worker::{Active, Clock, CpuWorker};
 const PLACES: usize = 2 * ROWS;
 
 /// What a place holds the row of.
-type Key = Option<(LaneIndex, u32)>;
+type Key = Option<(LaneId, u32)>;
 
 /// What is kept of one cell.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl Kept {
         Some(place)
     }
 
-    fn forget(&mut self, is_gone: impl Fn(LaneIndex, u32) -> bool) {
+    fn forget(&mut self, is_gone: impl Fn(LaneId, u32) -> bool) {
         if self.used == 0 {
             return;
         }
@@ -122,14 +122,14 @@ impl Shared {
 
 impl Ahead {
     /// Forgets what was kept of a cell, whose index is another's now or nobody's.
-    pub(in crate::worker) fn forget_cell(&mut self, cell: CellIndex) {
+    pub(in crate::worker) fn forget_cell(&mut self, cell: CellTypeId) {
         if let Some(kept) = self.kept.get_mut(cell.index()) {
             *kept = Kept::default();
         }
     }
 
     /// Forgets what was kept for a lane, whose index is another's now or nobody's.
-    pub(in crate::worker) fn forget_lane(&mut self, gone: LaneIndex) {
+    pub(in crate::worker) fn forget_lane(&mut self, gone: LaneId) {
         self.kept.iter_mut().for_each(|kept| kept.forget(|lane, _| lane == gone));
     }
 
@@ -143,7 +143,7 @@ impl Ahead {
     }
 
     /// What is kept of a cell, with room if there is any.
-    fn open(&mut self, cell: CellIndex, pre: &Body) -> &mut Kept {
+    fn open(&mut self, cell: CellTypeId, pre: &Body) -> &mut Kept {
         if cell.index() >= self.kept.len() {
             self.kept.resize_with(cell.index() + 1, Kept::default);
         }

@@ -1,9 +1,17 @@
-//! What each input adds to the sums of a cell, for a batch: looked up where the input is what a cell makes of a token and nothing else, as a leaf of a tree is,
-//! and computed, and kept, where it is not there yet.
+//! What each input of a batch adds to the sums of a cell (cells that are taken input by input).
+//!
+//! The inner node of a binary tree knows nothing before its children, but half of its edges lead to
+//! leaves, and a leaf depends on its token alone. Where an input is the output of a cell that takes
+//! one token and nothing else, its part is looked up by cell, input and token. Parts that are
+//! missing are computed and kept.
+//!
+//! A table is made when such a giving cell is first met, and goes when that cell is unloaded. It
+//! takes its share of the tables' budget. If there is room for some tokens only, it is made anew
+//! once there could be four times as many rows. Lookups change no bit.
 
 use std::sync::Arc;
 
-use cellwright_backend::{CellIndex, InputRef};
+use cellwright_backend::{CellTypeId, InputRef};
 
 use super::{Ahead, BYTES};
 use crate::compiled::{Part, PartTables, Parts};
@@ -22,7 +30,7 @@ pub(super) struct Asked {
     /// Rows of the batch that ask for a row of the frame that another asked for first.
     again: Vec<(usize, usize)>,
     /// Tables that this batch has asked: of that cell's output. They are held as long as what was found is read.
-    tables: Vec<(CellIndex, u32, Option<Arc<PartTables>>)>,
+    tables: Vec<(CellTypeId, u32, Option<Arc<PartTables>>)>,
 }
 
 impl Parts {
@@ -131,7 +139,7 @@ impl Ahead {
 }
 
 /// The token of which alone a row's input is made: the cell that made it, which of its outputs that is, and the index.
-fn token(part: &Part, active: &Active, ends: Ends<'_>) -> Option<(CellIndex, u32, i64)> {
+fn token(part: &Part, active: &Active, ends: Ends<'_>) -> Option<(CellTypeId, u32, i64)> {
     let lane = ends.lane(active).filter(|_| !active.is_padding)?;
     let (input, step) = (part.input as usize, active.row.step);
     let InputRef::Slot { cell, .. } = lane.input(input, step) else { return None };

@@ -70,7 +70,6 @@ impl CudaDriver {
     /// Leaves everything as it is.
     fn leave_all(&mut self, cause: &str) {
         self.lose(cause);
-        forget(self.products.take());
         // What it reads of its peers' memory it may be reading yet.
         forget(take(&mut self.reached));
         // Letting go of the device's context waits for what runs there, as giving back any of its memory does.
@@ -86,7 +85,6 @@ impl Drop for CudaDriver {
         // Whatever fails here fails because the device is lost; then there is nothing to give back.
         // SAFETY: handles of this driver, given back once, after all that was queued has run.
         unsafe {
-            self.products = None;
             for graph in self.graphs.drain(..).filter(|graph| !graph.is_null()) {
                 let _ = sys::cuGraphExecDestroy(graph);
             }

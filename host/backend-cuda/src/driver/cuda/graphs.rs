@@ -1,4 +1,4 @@
-//! Graphs, made of nodes rather than of what a stream captured: nothing here is known only by its being queued. (What a library queues is: `products`.)
+//! Graphs, made of nodes rather than of what a stream captured: nothing here is known only by its being queued.
 
 use std::ffi::c_void;
 
@@ -42,7 +42,7 @@ impl CudaDriver {
 
     /// A graph as it is launched, of one that was just made, which is given back. A driver may put off taking the device's memory for it until its first launch,
     /// unless it is uploaded.
-    pub(super) fn instantiated(&mut self, stream: sys::CUstream, graph: sys::CUgraph) -> Done<Graph> {
+    fn instantiated(&mut self, stream: sys::CUstream, graph: sys::CUgraph) -> Done<Graph> {
         let mut executable = std::ptr::null_mut();
         // SAFETY: a graph that was just made, and a handle of ours.
         let made = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0) };

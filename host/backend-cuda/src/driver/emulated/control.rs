@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use super::device::{Device, Work};
 use super::launches::Queued;
-use super::products::Product;
-use crate::driver::products::ProductShape;
 use crate::driver::{DeviceAddress, Stream};
 
 /// How much of what ran is kept.
@@ -183,9 +181,6 @@ pub enum What {
         grid: [u32; 3],
         arguments: Vec<u8>,
     },
-    Product {
-        shape: ProductShape,
-    },
     /// A graph begins: its launches come behind it.
     Graph {
         launches: usize,
@@ -208,7 +203,6 @@ impl What {
             Work::Launch(Queued { name, launch, ref arguments, .. }) => {
                 Self::Launch { kernel: name, grid: launch.grid, arguments: arguments.to_vec() }
             }
-            Work::Product(Product { shape, .. }) => Self::Product { shape },
             Work::Graph { launches } => Self::Graph { launches },
             Work::Record { .. } => Self::Record,
             Work::Wait { .. } => Self::Wait,

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use super::control::{Faults, Log, Ran, What};
 use super::launches::{Early, Queued};
 use super::memory::Allocations;
-use super::products::Product;
 use super::{Emulation, kernels, peers};
 use crate::driver::waiting::{WAIT_MAX, endless};
 use crate::driver::{DeviceAddress, Done, Event, Fault, Peer, Stream};
@@ -47,7 +46,6 @@ pub(super) enum Work {
         bytes: usize,
     },
     Launch(Queued),
-    Product(Product),
     /// A graph of so many launches begins, which come behind it.
     Graph {
         launches: usize,
@@ -383,8 +381,6 @@ fn execute(work: &mut Work, seed: u64) -> Result<(), String> {
         // SAFETY: as above.
         Work::Zero { at, bytes } => unsafe { (at.0 as *mut u8).write_bytes(0, *bytes) },
         Work::Launch(queued) => return queued.run(seed),
-        // SAFETY: the matrices were within live memory when this was queued, which is freed only when nothing is queued.
-        Work::Product(product) => unsafe { product.run() },
         // SAFETY: an aligned word of pinned memory, which the work keeps.
         Work::Signal { at, value, .. } => unsafe { &*(at.0 as *const AtomicU64) }.store(*value, Ordering::Release),
         Work::Graph { .. } | Work::Record { .. } | Work::Wait { .. } => {}

@@ -1,7 +1,10 @@
 //! Which launches an emulated device takes, and how they run.
 //!
-//! A launch of a graph that follows another one may begin before that one has run, as on a device: at times a block of it does, and of the one behind it as well.
-//! Kernels wait for the launch in front by themselves; whatever they do before they do earlier here than anyone expects.
+//! In a graph, a launch may begin before the launch in front of it has ended (programmatic
+//! dependent launch). Kernels wait by themselves (`launch_wait` in `kernels/ptx.cuh`). A kernel
+//! that reads too early gives wrong results now and then on a real device, and nobody would see
+//! why. So the emulation begins blocks of a graph's next launches early, at random, and lets them
+//! run as far as they get. It refuses a launch of which no block waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Which projections keep candidates, and what room that saves.
 
-use cellwright_backend::conformance::cells::Draft;
 use cellwright_cell_graph::Datatype::{Fp32, Int64};
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::typed::Precision;
+use cellwright_conformance::cells::Draft;
 
 use super::super::tests::{compiled, told};
 use super::super::{ALIGNMENT, Step};

@@ -4,9 +4,9 @@ mod random;
 
 use std::path::Path;
 
-use cellwright_backend::conformance::cells::{self, Draft};
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor};
+use cellwright_conformance::cells::{self, Draft};
 
 use super::*;
 use crate::abi::{CompiledGroupArguments, GroupArguments, bytes_of, bytes_of_all};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use cellwright_backend::LaneIndex;
+use cellwright_backend::LaneId;
 
 use crate::driver::DeviceAddress;
 
@@ -64,7 +64,7 @@ impl Kept {
     }
 
     /// A lane is another's from now on, or nobody's.
-    pub(in crate::worker) fn forget_lane(&mut self, lane: LaneIndex) {
+    pub(in crate::worker) fn forget_lane(&mut self, lane: LaneId) {
         if let Some(run) = self.runs.get_mut(lane.index()).and_then(Option::take) {
             self.free(run.cell, run.steps.clone().map(|step| run.place(step).row));
         }
@@ -80,17 +80,17 @@ impl Kept {
         }
     }
 
-    fn run(&self, cell: DeviceAddress, lane: LaneIndex) -> Option<&Run> {
+    fn run(&self, cell: DeviceAddress, lane: LaneId) -> Option<&Run> {
         self.runs.get(lane.index())?.as_deref().filter(|run| run.cell == cell)
     }
 
     /// How many steps of a lane are kept, from that one on.
-    pub(in crate::worker) fn steps(&self, cell: DeviceAddress, lane: LaneIndex, step: u32) -> u32 {
+    pub(in crate::worker) fn steps(&self, cell: DeviceAddress, lane: LaneId, step: u32) -> u32 {
         self.run(cell, lane).filter(|run| run.steps.contains(&step)).map_or(0, |run| run.steps.end - step)
     }
 
     /// A lane goes on with that step: what is kept of those before it is of no use, or somebody's who has taken it.
-    pub(in crate::worker) fn begin(&mut self, lane: LaneIndex, step: u32) {
+    pub(in crate::worker) fn begin(&mut self, lane: LaneId, step: u32) {
         let Some(run) = self.runs.get_mut(lane.index()).and_then(Option::as_deref_mut) else { return };
         let old = run.steps.start..step.clamp(run.steps.start, run.steps.end);
         run.steps.start = old.end;
@@ -99,7 +99,7 @@ impl Kept {
     }
 
     /// Where a step of a lane is kept, which is the caller's from now on, until it gives it back ([`Kept::free`]).
-    pub(in crate::worker) fn take(&mut self, cell: DeviceAddress, lane: LaneIndex, step: u32) -> Option<Place> {
+    pub(in crate::worker) fn take(&mut self, cell: DeviceAddress, lane: LaneId, step: u32) -> Option<Place> {
         let place = self.run(cell, lane).filter(|run| run.steps.contains(&step))?.place(step);
         self.begin(lane, step);
         if let Some(run) = self.runs.get_mut(lane.index()).and_then(Option::as_deref_mut) {
@@ -128,7 +128,7 @@ impl Kept {
     }
 
     /// Keeps the step of a lane that follows those that are kept of it, or begins anew with it. Its row is free, and there is room for the step.
-    pub(in crate::worker) fn keep(&mut self, cell: DeviceAddress, (lane, step): (LaneIndex, u32), place: Place) {
+    pub(in crate::worker) fn keep(&mut self, cell: DeviceAddress, (lane, step): (LaneId, u32), place: Place) {
         if lane.index() >= self.runs.len() {
             self.runs.resize_with(lane.index() + 1, || None);
         }

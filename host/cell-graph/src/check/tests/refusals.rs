@@ -371,8 +371,7 @@ fn refused(unfolding: &mut Unfolding, cancel: &[u32]) -> String {
 fn what_the_response_is_made_of_cannot_be_cancelled() {
     let sentence = |chain: u32| {
         format!(
-            "the graph: chain {chain} is cancelled, but the response is made of it, which would then depend on how far it had come: \
-             emit what is wanted of it"
+            "the graph: chain {chain} is cancelled, but the response reads it, and would depend on its progress: emit the wanted part instead"
         )
     };
     assert_eq!(cancelling(2, 2), sentence(2));
@@ -387,8 +386,8 @@ fn what_the_response_is_made_of_cannot_be_cancelled() {
 
 fn read(chain: u32, reader: u32) -> String {
     format!(
-        "the graph: chain {chain} is cancelled, but chain {reader} reads it or ends where it does, and would then depend on how far it had \
-         come: cancel both, or neither"
+        "the graph: chain {chain} is cancelled, but chain {reader} reads it or ends where it does, and would depend on its progress: \
+         cancel both, or neither"
     )
 }
 
@@ -445,5 +444,5 @@ fn a_chain_whose_end_is_that_of_a_later_one_cannot_be_cancelled() {
         unfolding.grow(growth, 0, &tensors).unwrap();
     }
     assert_eq!(refused(&mut unfolding, &[1]), read(1, 2));
-    assert!(refused(&mut unfolding, &[1, 2, 3, 4]).starts_with("the graph: chain 4 is cancelled, but the response is made of it"));
+    assert!(refused(&mut unfolding, &[1, 2, 3, 4]).starts_with("the graph: chain 4 is cancelled, but the response reads it"));
 }

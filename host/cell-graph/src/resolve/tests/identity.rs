@@ -2,9 +2,10 @@
 
 use crate::cell::{AttributeValue, Cell};
 use crate::datatype::Datatype;
-use crate::resolve::{CellLimits, ResolveContext, Weights};
+use crate::resolve::{CellLimits, ResolveContext};
 use crate::tensor::Tensor;
 use crate::typed::{CellTypeKey, Precision, TypedCell};
+use crate::weights::Weights;
 
 use super::{cell, op, port};
 

@@ -121,9 +121,10 @@ fn names_attributes_and_counts() {
     }
 }
 
-/// Without the names of the inputs.
+/// Without the names of the inputs, and of weights that may be meant.
 fn of_kind(sentence: &str) -> String {
     let (before, after) = sentence.split_once(')').expect("an operator is at fault");
+    let after = after.split("; the nearest weights").next().unwrap_or(after);
     format!("{}){after}", before.split(" of `").next().unwrap_or(before))
 }
 

@@ -3,13 +3,12 @@
 use std::fmt::Write;
 
 use cellwright_bundle::Bundle;
-use cellwright_cell_graph::{Attribute, AttributeValue, TensorSpec};
+use cellwright_cell_graph::{Attribute, AttributeValue, Tensor, TensorSpec};
+use cellwright_command::worker;
 use cellwright_plugin_runtime::Limits;
 use cellwright_serving::samples::{PrecisionReport, SampleReport};
 use cellwright_serving::{CellSummary, ServedModel, Serving};
 use serde_json::{Map, Value, json};
-
-use crate::worker;
 
 /// Everything `check` found.
 pub(crate) struct Report<'a> {
@@ -26,7 +25,8 @@ impl Report<'_> {
         self.samples.iter().filter(|sample| sample.fault.is_some()).count()
     }
 
-    /// The limits in force: the server's, lowered where the bundle asks for less.
+    /// The limits in force, by their names in `model.toml`: the server's, lowered where the bundle asks for less. What a server or a tenant says of all calls
+    /// together is not known here.
     fn limits(&self) -> Vec<(&'static str, Value)> {
         let (limits, own) = (self.model.limits(), self.bundle.limits());
         let call = Limits::default().lowered_to(&own.plugin());
@@ -40,20 +40,17 @@ impl Report<'_> {
             ("resumes_max", limits.resumes_max.into()),
             ("request_cpu_ms", u64::try_from(limits.plugin_time_max.as_millis()).unwrap_or(u64::MAX)),
             ("answer_mb", limits.answer_bytes_max >> 20),
-            ("rows_max", limits.rows_max as u64),
         ];
-        // What a server says of all its calls together is not known here.
-        let of_all = [
-            own.in_flight_max.map(|max| ("in_flight_max", json!(max))),
-            own.queued_max.map(|max| ("queued_max", json!(max))),
-            own.device_share.map(|share| ("device_share", json!(share))),
-        ];
-        of_each.map(|(name, limit)| (name, json!(limit))).into_iter().chain(of_all.into_iter().flatten()).collect()
+        let of_all =
+            [("in_flight_max", json!(own.in_flight_max)), ("queued_max", json!(own.queued_max)), ("device_share", json!(own.device_share))];
+        // As the model's configuration calls it.
+        let rows = self.model.description().rows_are_requests.then(|| ("max_batch_size", json!(limits.rows_max)));
+        of_each.map(|(name, limit)| (name, json!(limit))).into_iter().chain(of_all).chain(rows).collect()
     }
 
     pub(crate) fn to_json(&self) -> Value {
         let description = self.model.description();
-        let sample = |sample: &SampleReport| json!({ "name": sample.name, "compared": sample.compared, "fault": sample.fault });
+        let sample = |sample: &SampleReport| json!({ "name": sample.name, "compared": sample.compared, "fault": sample.fault, "distance": sample.distance });
         json!({
             "model": self.model.name(),
             "plugin": self.bundle.plugin_name(),
@@ -95,7 +92,14 @@ impl Report<'_> {
                 writeln!(out, "{role:8} {} {} {:?}", spec.name, spec.datatype, spec.shape)?;
             }
         }
-        let limits: Vec<String> = self.limits().into_iter().map(|(name, limit)| format!("{name} {limit}")).collect();
+        let unset = |name: &str| match name {
+            "in_flight_max" => "the server's",
+            "queued_max" => "the tenant's",
+            _ => "none",
+        };
+        let shown =
+            |(name, limit): (&str, Value)| if limit.is_null() { format!("{name} {}", unset(name)) } else { format!("{name} {limit}") };
+        let limits: Vec<String> = self.limits().into_iter().map(shown).collect();
         writeln!(out, "limits   {}", limits.join(", "))
     }
 
@@ -111,11 +115,11 @@ impl Report<'_> {
             writeln!(out, "{name:width$}  {key:12} {flops:>12} {bytes:>12} {calibrated:>10} {batch_max:>9} {priority:>8}")?;
         }
         for cell in cells.iter().filter(|cell| cell.fill_first) {
-            writeln!(out, "filled   {}: a worker's batch is full before another worker of its memory begins one", cell.name)?;
+            writeln!(out, "filled   {}: one worker fills its batch before another worker with the same memory begins one", cell.name)?;
         }
         for cell in &cells {
             if let Some(bytes) = cell.table_bytes {
-                writeln!(out, "table    {}: what it computes of a token is kept, in {bytes} bytes at most", cell.name)?;
+                writeln!(out, "table    {}: its results by token are kept, in at most {bytes} bytes", cell.name)?;
             }
         }
         writeln!(out)
@@ -127,12 +131,43 @@ impl Report<'_> {
                 writeln!(out, "FAILED   {}: {fault}", sample.name)?;
             }
         }
+        let distances = self.samples.iter().filter_map(|sample| Some((sample, sample.distance?)));
+        if let Some((sample, distance)) = distances.clone().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| distances.count() > 1) {
+            writeln!(out, "worst    {}: its answer is furthest from the expected one, by {distance:.2e}", sample.name)?;
+        }
+        if let Some(hint) = self.hint() {
+            writeln!(out, "hint     {hint}")?;
+        }
         let compared = self.samples.iter().filter(|sample| sample.compared).count();
         let (total, passed, tolerance) = (self.samples.len(), self.samples.len() - self.failures(), self.bundle.samples().tolerance);
-        let ran = total - compared;
+        let unanswered = self.samples.iter().filter(|sample| sample.error.is_some()).count();
+        let ran = total - compared - unanswered;
+        let failed = if unanswered == 0 { String::new() } else { format!(", {unanswered} without an answer") };
         writeln!(
             out,
-            "samples  {passed} of {total} passed; {compared} compared with expected answers (tolerance {tolerance}), {ran} only run"
+            "samples  {passed} of {total} passed; {compared} compared with expected answers (tolerance {tolerance}), {ran} only run{failed}"
+        )
+    }
+
+    /// What is usually the matter with answers like these.
+    fn hint(&self) -> Option<&'static str> {
+        let parameter = |name: &str| self.bundle.parameters().iter().find(|parameter| parameter.name == name).map(|found| &found.value);
+        let is_last = parameter("output").is_none_or(|output| *output == AttributeValue::Text("last".to_owned()));
+        let two_ways = self.bundle.plugin_name() == "builtin:chain" && parameter("bidirectional") == Some(&AttributeValue::Truth(true));
+        if !self.samples.iter().any(|sample| sample.distance.is_some()) {
+            return None;
+        }
+        let expected = self.bundle.samples().all.iter().filter_map(|sample| sample.expected.as_deref()).flatten();
+        let logits: Vec<&Tensor> = expected.filter(|output| output.name == "logits").collect();
+        if self.bundle.plugin_name().starts_with("builtin:") && !logits.is_empty() && logits.iter().all(|logits| is_normalized(logits)) {
+            return Some(
+                "the expected `logits` are those of a softmax or log-softmax, which the head of a stock plugin does not apply: expect what \
+                 the model gives to it, and let clients apply it",
+            );
+        }
+        (is_last && two_ways).then_some(
+            "with two directions `output = \"last\"` joins both final states, as PyTorch's h_n: the backward one is that of the first element. \
+             PyTorch's `out[:, -1]` has the backward state of the last element instead, and no `output` gives that",
         )
     }
 
@@ -144,7 +179,7 @@ impl Report<'_> {
             match found {
                 Ok(found) => {
                     let error = found.error.map_or_else(|| "-".to_owned(), |error| format!("{error:.2e}"));
-                    let same = format!("{} of {}", found.same, found.answered);
+                    let same = if found.answered == 0 { "-".to_owned() } else { format!("{} of {}", found.same, found.answered) };
                     let right = if found.labelled == 0 { "-".to_owned() } else { format!("{} of {}", found.right, found.labelled) };
                     writeln!(out, "{name:9}  {error:>9}  {same:>12}  {right:>12}{own}")?;
                 }
@@ -153,6 +188,14 @@ impl Report<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether each row's numbers, or their exponentials, add up to 1.
+fn is_normalized(logits: &Tensor) -> bool {
+    let (Some(values), Some(&classes)) = (logits.to_f32(), logits.shape.last()) else { return false };
+    let is_one = |sum: f32| (sum - 1.0).abs() < 1e-3;
+    let rows = |number: fn(f32) -> f32| values.chunks(classes.max(1)).all(|row| is_one(row.iter().map(|value| number(*value)).sum()));
+    classes > 1 && (rows(f32::exp) || values.iter().all(|value| *value >= 0.0) && rows(|value| value))
 }
 
 /// A parameter in short: lists and long texts are cut.
@@ -205,4 +248,19 @@ fn cell_json(cell: &CellSummary) -> Value {
         "priority": cell.priority,
         "table_bytes": cell.table_bytes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_softmax_gives_is_told_from_what_it_is_given() {
+        let normalized = |values: [f32; 4]| is_normalized(&Tensor::from_f32("logits", &[2, 2], &values));
+        assert!(normalized([0.25, 0.75, 1.0, 0.0]));
+        assert!(normalized([0.25, 0.75, 0.5, 0.5].map(f32::ln)));
+        assert!(!normalized([0.25, 0.75, 0.5, 0.6]), "one row is not enough");
+        assert!(!normalized([1.5, -0.5, 0.5, 0.5]), "no probability is negative");
+        assert!(!is_normalized(&Tensor::from_f32("logits", &[1], &[1.0])), "one class is no softmax");
+    }
 }

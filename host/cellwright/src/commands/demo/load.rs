@@ -5,29 +5,29 @@ use std::time::Duration;
 use anyhow::Context;
 use cellwright_client::load::{Arrivals, Figures, Plan, Report, Target};
 use cellwright_client::{Address, Form, PushOptions, Trust};
+use cellwright_command::table::table;
 use serde_json::{Value, json};
 
 use super::{Shown, say};
 use crate::cli::DemoArguments;
-use crate::commands::bench::serve::offer;
+use crate::commands::bench::offer;
 use crate::commands::remote::block_on;
 use crate::local_server::LocalServer;
-use crate::table::table;
 
 const CONNECTIONS: usize = 64;
-/// Of what the server can do at most.
+/// The load as a share of the saturation throughput.
 const SHARE: f64 = 0.5;
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Offers the same load to the server and to one that batches whole graphs, and prints a table.
 pub(super) fn compare(server: &LocalServer, models: &[Shown], arguments: &DemoArguments) -> anyhow::Result<Value> {
     let seconds = Duration::from_secs_f64(arguments.seconds);
-    say("\nload: requests for all three at once, arriving at random (Poisson), half as many as the server can take")?;
-    let most = run(server, models, Arrivals::Closed, seconds / 2, "finding out what the server can take")?;
+    say("\nload: requests for all three models, arriving at random (Poisson), at half of the saturation throughput")?;
+    let most = run(server, models, Arrivals::Closed, seconds / 2, "finding the saturation throughput")?;
     let rate = most.total.throughput * SHARE;
     let cellular = run(server, models, Arrivals::Poisson(rate), seconds, "cellular batching")?;
     let graph = {
-        let data = tempfile::tempdir().context("a temporary folder for the other server's data")?;
+        let data = tempfile::tempdir().context("cannot create a temporary folder for the other server's data")?;
         let other = LocalServer::start((data.path(), data.path()), &arguments.options("graph:10"))?;
         let client = other.client()?;
         for model in models {
@@ -42,8 +42,8 @@ pub(super) fn compare(server: &LocalServer, models: &[Shown], arguments: &DemoAr
         say(&format!("  {line}"))?;
     }
     say(&format!(
-        "  {rate:.0} requests/s were offered. `graph` batches whole requests on the same worker: sequences are padded to buckets of 10 steps; trees\n  \
-         cannot be padded, so that it batches equal shapes of listops only. `cellular` pads nothing and lets requests join at every cell."
+        "  {rate:.0} requests/s were offered. `graph` batches whole requests: it pads sequences to buckets of 10 steps. It cannot pad trees, so it\n  \
+         batches only equal shapes of listops. `cellular` pads nothing, and requests join a batch at every cell."
     ))?;
     Ok(json!({ "offered": rate, "cellular": cellular, "graph": graph }))
 }

@@ -1,64 +1,80 @@
-//! `run --session`: each line is the next chunk of one request.
+//! `run --session`: each line is the next part of one session.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
+use cellwright_gate::{Calls, Part};
 use cellwright_protocol::InferRequest;
-use cellwright_serving::{ServedModel, Serving, Session};
+use cellwright_serving::{Item, ServedModel, Serving};
+use tokio::sync::mpsc::{Sender, channel};
 
+use super::answers::Answers;
 use crate::bound_lines::Lines;
 use crate::trace::Roll;
 
-use super::answers::Answers;
+/// Lines that are read ahead of the part that runs.
+const READ_AHEAD: usize = 16;
 
-/// Pushes the chunks while it prints what comes of them.
+/// Feeds the session its parts while it takes the parts of the answer, and prints them if they are
+/// asked for.
 pub(crate) fn run<R: BufRead + Send, W: Write>(
-    serving: &Serving,
+    serving: Serving,
     model: &Arc<ServedModel>,
     mut lines: Lines<R>,
     answers: &mut Answers<W>,
+    prints_parts: bool,
     roll: Option<&Roll>,
 ) -> anyhow::Result<()> {
-    let Some((number, line)) = lines.next()? else { bail!("the input holds no chunk, and a session begins with one") };
-    let first = chunk(number, &line)?;
-    let id = first.id.clone();
+    let Some((number, line)) = lines.next()? else { bail!("the input is empty, but a session needs at least one chunk") };
+    let first = part(number, &line)?;
+    let id = first.request.id.clone();
     if let Some(roll) = roll {
         roll.enter(id.clone().unwrap_or_else(|| "session".to_owned()), None);
     }
-    let session = serving.open_session(model, first).context("the first chunk is refused")?;
-    let pushed = thread::scope(|scope| {
-        let pushing = scope.spawn(|| push_all(&session, lines));
-        while let Some(part) = session.next_part() {
-            answers.part(id.as_deref(), part)?;
-            answers.flush()?;
-        }
-        let pushed = pushing.join().unwrap_or_else(|_| bail!("reading the input failed"));
-        anyhow::Ok(pushed)
+    let (calls, deployed) = Calls::of_one(serving, model.clone(), model.limits().answer_bytes_max)?;
+    let (sender, parts) = channel(READ_AHEAD);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().context("cannot start a thread")?;
+    let answer = runtime.block_on(calls.session(&deployed, first, parts))?;
+    let read = thread::scope(|scope| {
+        let reading = scope.spawn(move || read(&sender, lines));
+        let result = runtime.block_on(async {
+            while let Some(item) = answer.next().await {
+                match item {
+                    Item::Part(part) if prints_parts => {
+                        answers.part(id.as_deref(), part)?;
+                        answers.flush()?;
+                    }
+                    Item::Part(_) => {}
+                    Item::End(result, _) => answers.result(id.as_deref(), result.map_err(|error| error.to_string()))?,
+                }
+            }
+            anyhow::Ok(())
+        });
+        let read = reading.join().unwrap_or_else(|_| bail!("reading the input failed"));
+        result.map(|()| read)
     })?;
-    // A chunk that was refused ends the session, but what came before it has its answer.
-    answers.result(id.as_deref(), session.wait().map_err(|error| error.to_string()))?;
-    if let Err(error) = pushed {
-        answers.failure(id.as_deref(), &crate::sentence(&error))?;
+    // A line that is no request ends the session, but what came before it has its answer.
+    if let Err(error) = read {
+        answers.failure(id.as_deref(), &cellwright_command::process::sentence(&error))?;
     }
     answers.flush()?;
     Ok(())
 }
 
-fn push_all<R: BufRead>(session: &Session, mut lines: Lines<R>) -> anyhow::Result<()> {
-    let pushed = push_lines(session, &mut lines);
-    session.finish();
-    pushed
-}
-
-fn push_lines<R: BufRead>(session: &Session, lines: &mut Lines<R>) -> anyhow::Result<()> {
+fn read<R: BufRead>(sender: &Sender<Part>, mut lines: Lines<R>) -> anyhow::Result<()> {
     while let Some((number, line)) = lines.next()? {
-        session.push(chunk(number, &line)?).with_context(|| format!("line {number}"))?;
+        // A session that is over takes no more.
+        if sender.blocking_send(part(number, &line)?).is_err() {
+            break;
+        }
     }
     Ok(())
 }
 
-fn chunk(number: usize, line: &[u8]) -> anyhow::Result<InferRequest> {
-    InferRequest::from_json(line).with_context(|| format!("line {number}"))
+fn part(number: usize, line: &[u8]) -> anyhow::Result<Part> {
+    let request = InferRequest::from_json(line).with_context(|| format!("line {number}"))?;
+    Ok(Part { request, since: Instant::now(), timeout: None, priority: 0, share: None })
 }

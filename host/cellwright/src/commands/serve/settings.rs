@@ -1,21 +1,25 @@
-//! What holds: flags before the environment, the environment before the file, the file before defaults.
+//! The settings in force: a flag wins over the environment, the environment over the file, the file over the default.
 
 use std::fmt::{Display, Write};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
+use cellwright_command::logs::LogFormat;
+use cellwright_command::options::ReleaseRule;
+use cellwright_command::policy::PolicySpec;
+use cellwright_command::process::Usage;
+use cellwright_command::worker::WorkerSpec;
 use cellwright_engine::EngineOptions;
+use cellwright_gate::Bounds;
 use cellwright_http_api::Limits;
 use cellwright_toml_faults as toml_faults;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use serde::{Deserialize, Deserializer};
 
-use crate::cli::{IN_FLIGHT_MAX, ListenAddress, LogFormat, ReleaseRule, ServeArguments};
-use crate::policy::PolicySpec;
+use crate::cli::{IN_FLIGHT_MAX, ListenAddress, ServeArguments};
 use crate::telemetry::CollectorUrl;
-use crate::worker::WorkerSpec;
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -49,6 +53,12 @@ pub(crate) struct Settings {
     pub(crate) connections_max: Setting<usize>,
     pub(crate) body_bytes_max: Setting<usize>,
     pub(crate) upload_bytes_max: Setting<u64>,
+    pub(crate) plugin_address_bytes: Setting<Option<u64>>,
+    pub(crate) idle_seconds: Setting<u64>,
+    pub(crate) header_seconds: Setting<u64>,
+    pub(crate) body_seconds: Setting<u64>,
+    pub(crate) write_seconds: Setting<u64>,
+    pub(crate) drain_delay: Setting<u64>,
     pub(crate) drain_seconds: Setting<u64>,
     pub(crate) log_format: Setting<LogFormat>,
     pub(crate) otlp_endpoint: Setting<Option<CollectorUrl>>,
@@ -77,6 +87,12 @@ struct File {
     connections_max: Option<usize>,
     body_bytes_max: Option<usize>,
     upload_bytes_max: Option<u64>,
+    plugin_address_bytes: Option<u64>,
+    idle_seconds: Option<u64>,
+    header_seconds: Option<u64>,
+    body_seconds: Option<u64>,
+    write_seconds: Option<u64>,
+    drain_delay: Option<u64>,
     drain_seconds: Option<u64>,
     log_format: Option<LogFormat>,
     otlp_endpoint: Option<CollectorUrl>,
@@ -85,7 +101,7 @@ struct File {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a text, or a list of them")]
+#[serde(untagged, expecting = "expected a text, or a list of texts")]
 enum OneOrMore {
     One(String),
     More(Vec<String>),
@@ -106,7 +122,7 @@ fn texts<'de, T: std::str::FromStr<Err: Display>, D: Deserializer<'de>>(from: D)
 /// As the flags have it: an empty name would be that of the current folder to some, and of nothing to others.
 fn path<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
     let path = PathBuf::deserialize(from)?;
-    if path.as_os_str().is_empty() { Err(serde::de::Error::custom("it is empty")) } else { Ok(Some(path)) }
+    if path.as_os_str().is_empty() { Err(serde::de::Error::custom("the path is empty")) } else { Ok(Some(path)) }
 }
 
 /// Chooses among what was said of a setting.
@@ -131,7 +147,7 @@ impl Settings {
         let file = arguments.config.as_deref().map(read).transpose()?.unwrap_or_default();
         let from = Chooser(matches);
         let said = arguments;
-        let limits = Limits::default();
+        let (limits, bounds) = (Limits::default(), Bounds::default());
         let settings = Self {
             listen: from.choose("listen", said.listen.clone(), file.listen, vec![ListenAddress::DEFAULT]),
             data: match from.choose("data", said.data.clone().map(Some), file.data.map(Some), None) {
@@ -145,15 +161,26 @@ impl Settings {
             tls_key: from.choose("tls_key", said.tls_key.clone().map(Some), file.tls_key.map(Some), None),
             in_flight_max: from.choose("in_flight_max", said.in_flight_max, file.in_flight_max, EngineOptions::default().in_flight_max),
             connections_max: from.choose("connections_max", said.connections_max, file.connections_max, limits.connections_max),
-            body_bytes_max: from.choose("body_bytes_max", said.body_bytes_max, file.body_bytes_max, limits.body_bytes_max),
-            upload_bytes_max: from.choose("upload_bytes_max", said.upload_bytes_max, file.upload_bytes_max, limits.upload_bytes_max),
+            body_bytes_max: from.choose("body_bytes_max", said.body_bytes_max, file.body_bytes_max, bounds.body_bytes_max),
+            upload_bytes_max: from.choose("upload_bytes_max", said.upload_bytes_max, file.upload_bytes_max, bounds.upload_bytes_max),
+            plugin_address_bytes: from.choose(
+                "plugin_address_bytes",
+                said.plugin_address_bytes.map(Some),
+                file.plugin_address_bytes.map(Some),
+                None,
+            ),
+            idle_seconds: from.choose("idle_seconds", said.idle_seconds, file.idle_seconds, limits.idle_timeout.as_secs()),
+            header_seconds: from.choose("header_seconds", said.header_seconds, file.header_seconds, limits.header_timeout.as_secs()),
+            body_seconds: from.choose("body_seconds", said.body_seconds, file.body_seconds, limits.body_grace.as_secs()),
+            write_seconds: from.choose("write_seconds", said.write_seconds, file.write_seconds, limits.write_timeout.as_secs()),
+            drain_delay: from.choose("drain_delay", said.drain_delay, file.drain_delay, limits.drain_delay.as_secs()),
             drain_seconds: from.choose("drain_seconds", said.drain_seconds, file.drain_seconds, limits.drain.as_secs()),
             log_format: from.choose("log_format", said.log_format, file.log_format, LogFormat::Human),
             otlp_endpoint: from.choose("otlp_endpoint", said.otlp_endpoint.clone().map(Some), file.otlp_endpoint.map(Some), None),
             record: from.choose("record", said.record.clone().map(Some), file.record.map(Some), None),
         };
         if settings.tls_certificate.value.is_some() != settings.tls_key.value.is_some() {
-            bail!("TLS needs both `tls-certificate` and `tls-key`");
+            return Err(Usage("TLS needs both `tls-certificate` and `tls-key`".to_owned()).into());
         }
         Ok(settings)
     }
@@ -180,6 +207,12 @@ impl Settings {
             line("connections_max", &self.connections_max, ToString::to_string),
             line("body_bytes_max", &self.body_bytes_max, ToString::to_string),
             line("upload_bytes_max", &self.upload_bytes_max, ToString::to_string),
+            line("plugin_address_bytes", &self.plugin_address_bytes, |bytes| bytes.map(|bytes| bytes.to_string()).unwrap_or_default()),
+            line("idle_seconds", &self.idle_seconds, ToString::to_string),
+            line("header_seconds", &self.header_seconds, ToString::to_string),
+            line("body_seconds", &self.body_seconds, ToString::to_string),
+            line("write_seconds", &self.write_seconds, ToString::to_string),
+            line("drain_delay", &self.drain_delay, ToString::to_string),
             line("drain_seconds", &self.drain_seconds, ToString::to_string),
             line("log_format", &self.log_format, |format| format!("\"{}\"", format!("{format:?}").to_lowercase())),
             line("otlp_endpoint", &self.otlp_endpoint, |url| url.as_ref().map(|url| format!("\"{url}\"")).unwrap_or_default()),
@@ -213,7 +246,7 @@ fn quoted<T: Display>(values: &[T]) -> String {
 
 /// A path as a text of TOML, whose escapes are those of JSON, but that it has one more character which must not stand by itself.
 fn in_toml(path: &Path) -> anyhow::Result<String> {
-    let text = path.to_str().with_context(|| format!("{} is not UTF-8, and so in no configuration file", path.display()))?;
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8, so a configuration file cannot hold it", path.display()))?;
     Ok(serde_json::to_string(text)?.replace('\u{7f}', "\\u007f"))
 }
 
@@ -232,6 +265,11 @@ fn read(path: &Path) -> anyhow::Result<File> {
         ("connections_max", file.connections_max.map(|connections| connections as u64), u64::MAX),
         ("body_bytes_max", file.body_bytes_max.map(|bytes| bytes as u64), u64::MAX),
         ("upload_bytes_max", file.upload_bytes_max, u64::MAX),
+        ("plugin_address_bytes", file.plugin_address_bytes, u64::MAX),
+        ("idle_seconds", file.idle_seconds, u64::MAX),
+        ("header_seconds", file.header_seconds, u64::MAX),
+        ("body_seconds", file.body_seconds, u64::MAX),
+        ("write_seconds", file.write_seconds, u64::MAX),
     ];
     for (key, value, most) in bounds {
         if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
@@ -249,5 +287,5 @@ pub(crate) fn data_folder(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
-    Ok(data.context("there is no home folder to keep data in; name a folder with `--data`")?.join("cellwright"))
+    Ok(data.context("there is no home folder for the data: name a folder with `--data`")?.join("cellwright"))
 }

@@ -18,8 +18,8 @@ use crate::routes::{Named, done, json, ok};
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
     caller.require(Scope::Admin)?;
     let tenant = caller.tenant.clone();
-    let listing = app.listing(&tenant, move |app| {
-        let keys = app.host.registry().keys(caller.sees())?;
+    let listing = app.gate.listing(&tenant, move |platform| {
+        let keys = platform.registry().keys(caller.sees())?;
         ok(&KeyList { keys: keys.into_iter().map(key).collect() })
     });
     listing.await
@@ -35,10 +35,10 @@ pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Calle
     if tenant != caller.tenant {
         caller.require_operator()?;
     }
-    let created = app.blocking(move |app| {
-        let created = app.host.registry().create_key(&tenant, scopes(&asked.scopes), &asked.label)?;
-        app.has_a_key_now();
-        Ok(created)
+    let created = app.gate.blocking(move |gate| {
+        let created = gate.platform().registry().create_key(&tenant, scopes(&asked.scopes), &asked.label)?;
+        gate.require_keys();
+        Ok::<_, Refusal>(created)
     });
     let created = created.await?;
     json(StatusCode::CREATED, &CreatedKey { key: key(created.key), secret: created.secret })
@@ -47,14 +47,14 @@ pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Calle
 pub(in crate::routes) async fn revoke(State(app): State<Arc<App>>, caller: Caller, named: Named) -> Result<Response, Refusal> {
     caller.require(Scope::Admin)?;
     let id = KeyId::new(&named.0);
-    let revoking = app.blocking(move |app| {
-        let registry = app.host.registry();
+    let revoking = app.gate.blocking(move |gate| {
+        let registry = gate.platform().registry();
         // Of a key that is another's, it is not even said that it is there.
         let own = caller.is_operator || registry.keys(Some(&caller.tenant))?.iter().any(|key| key.id == id);
         if !own {
             return Err(RegistryError::KeyMissing(id).into());
         }
-        Ok(registry.revoke_key(&id)?)
+        Ok::<_, Refusal>(registry.revoke_key(&id)?)
     });
     revoking.await?;
     Ok(done())

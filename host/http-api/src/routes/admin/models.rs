@@ -5,21 +5,20 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use cellwright_protocol::messages::admin::{Model, ModelList, SampleResult, Version};
-use cellwright_protocol::messages::repository::ModelState;
+use cellwright_protocol::messages::repository::{IndexEntry, ModelState};
 use cellwright_registry as registry;
-use cellwright_registry::Scope;
+use cellwright_registry::{Scope, TenantName};
 use serde::Deserialize;
 
 use crate::app::App;
 use crate::auth::Caller;
-use crate::host::IndexEntry;
 use crate::refusal::Refusal;
 use crate::routes::{Target, done, ok};
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
     let tenant = caller.tenant.clone();
-    let listing = app.listing(&tenant, move |app| {
-        let (models, states) = (app.host.registry().models(caller.sees())?, app.host.index(caller.sees()));
+    let listing = app.gate.listing(&tenant, move |platform| {
+        let (models, states) = (platform.registry().models(caller.sees())?, platform.index(caller.sees()));
         ok(&ModelList { models: models.into_iter().map(|found| model(found, &states)).collect() })
     });
     listing.await
@@ -28,8 +27,8 @@ pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller)
 pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     let name = target.name()?;
     let tenant = caller.tenant.clone();
-    let looking = app.listing(&tenant, move |app| {
-        let (found, states) = (app.host.registry().model(&caller.tenant, &name)?, app.host.index(Some(&caller.tenant)));
+    let looking = app.gate.listing(&tenant, move |platform| {
+        let (found, states) = (platform.registry().model(&caller.tenant, &name)?, platform.index(Some(&caller.tenant)));
         let found = found.ok_or_else(|| Refusal::not_found(format!("there is no model `{name}`")))?;
         ok(&model(found, &states))
     });
@@ -39,34 +38,40 @@ pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, 
 pub(in crate::routes) async fn activate(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let (name, version) = (target.name()?, target.number()?);
-    ok(&app.changing(&caller.tenant.clone(), move |app| app.host.activate(&caller.tenant, &name, version)).await?)
+    ok(&app
+        .gate
+        .changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.activate(&caller.tenant, &name, version)?))
+        .await?)
 }
 
 pub(in crate::routes) async fn roll_back(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let name = target.name()?;
-    ok(&app.changing(&caller.tenant.clone(), move |app| app.host.roll_back(&caller.tenant, &name)).await?)
+    ok(&app.gate.changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.roll_back(&caller.tenant, &name)?)).await?)
 }
 
 pub(in crate::routes) async fn delete_version(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let (name, version) = (target.name()?, target.number()?);
-    app.changing(&caller.tenant.clone(), move |app| app.host.delete_version(&caller.tenant, &name, version)).await?;
+    app.gate
+        .changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.delete_version(&caller.tenant, &name, version)?))
+        .await?;
     Ok(done())
 }
 
 pub(in crate::routes) async fn delete(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let name = target.name()?;
-    app.changing(&caller.tenant.clone(), move |app| app.host.delete_model(&caller.tenant, &name)).await?;
+    app.gate.changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.delete_model(&caller.tenant, &name)?)).await?;
     Ok(done())
 }
 
 /// A model as it is told, which fares as the index says.
-fn model(model: registry::Model, states: &[IndexEntry]) -> Model {
-    let state = states.iter().find(|entry| entry.tenant == model.tenant && entry.name == model.name.as_str());
+fn model(model: registry::Model, states: &[(TenantName, IndexEntry)]) -> Model {
+    let state = states.iter().find(|(tenant, entry)| *tenant == model.tenant && entry.name == model.name.as_str());
     let is_meant_to = model.loaded && model.active.is_some();
-    let unavailable = state.filter(|entry| is_meant_to && entry.state == ModelState::Unavailable).map(|entry| entry.reason.clone());
+    let unavailable =
+        state.filter(|(_, entry)| is_meant_to && entry.state == ModelState::Unavailable).map(|(_, entry)| entry.reason.clone());
     Model {
         tenant: model.tenant.into(),
         name: model.name.into(),

@@ -1,9 +1,10 @@
-//! Tenants and what each may use: the operator's business.
+//! Tenants and what each may use: the operator's business. A tenant's own key may look at its own.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use cellwright_gate::Platform;
 use cellwright_protocol::messages::admin::{NewTenant, TenantList, TenantSettings};
 use cellwright_registry as registry;
 use cellwright_registry::{Scope, TenantName};
@@ -17,22 +18,23 @@ use crate::refusal::Refusal;
 use crate::routes::{Named, done, json, ok};
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
-    caller.require_operator()?;
-    let listing = app.listing(&caller.tenant, |app| {
-        let tenants = app.host.registry().tenants()?;
+    if caller.is_operator {
+        caller.require(Scope::Admin)?;
+    }
+    let own = caller.tenant.clone();
+    let listing = app.gate.listing(&own, move |platform| {
+        let tenants = if caller.is_operator { platform.registry().tenants()? } else { vec![find(platform, &caller.tenant)?] };
         ok(&TenantList { tenants: tenants.into_iter().map(tenant).collect() })
     });
     listing.await
 }
 
-/// A tenant's own admin may look, too.
 pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, named: Named) -> Result<Response, Refusal> {
     let name = parse(&named)?;
-    caller.require(Scope::Admin)?;
-    if name != caller.tenant {
+    if caller.is_operator || name != caller.tenant {
         caller.require_operator()?;
     }
-    let found = app.blocking(move |app| find(app, &name)).await?;
+    let found = app.gate.blocking(move |gate| find(gate.platform(), &name)).await?;
     ok(&tenant(found))
 }
 
@@ -41,7 +43,7 @@ pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Calle
     let asked: NewTenant = message(&app, &caller, request).await?;
     let name = TenantName::parse(&asked.name).map_err(|fault| Refusal::bad_input(fault.to_string()))?;
     let settings = changed(registry::TenantSettings::default(), &asked.settings);
-    let created = app.blocking(move |app| Ok(app.host.registry().create_tenant(&name, &settings)?)).await?;
+    let created = app.gate.blocking(move |gate| Ok::<_, Refusal>(gate.platform().registry().create_tenant(&name, &settings)?)).await?;
     json(StatusCode::CREATED, &tenant(created))
 }
 
@@ -54,10 +56,10 @@ pub(in crate::routes) async fn set(
     caller.require_operator()?;
     let name = parse(&named)?;
     let asked: TenantSettings = message(&app, &caller, request).await?;
-    let changing = app.blocking(move |app| {
-        let _changing = app.changing_tenants();
-        let settings = changed(find(app, &name)?.settings, &asked);
-        app.host.set_tenant(&name, &settings)
+    let changing = app.gate.blocking(move |gate| {
+        let _changing = gate.changing_tenants();
+        let settings = changed(find(gate.platform(), &name)?.settings, &asked);
+        Ok::<_, Refusal>(gate.platform().set_tenant(&name, &settings)?)
     });
     ok(&tenant(changing.await?))
 }
@@ -65,9 +67,9 @@ pub(in crate::routes) async fn set(
 pub(in crate::routes) async fn delete(State(app): State<Arc<App>>, caller: Caller, named: Named) -> Result<Response, Refusal> {
     caller.require_operator()?;
     let name = parse(&named)?;
-    let deleting = app.blocking(move |app| {
-        let _changing = app.changing_tenants();
-        app.host.delete_tenant(&name)
+    let deleting = app.gate.blocking(move |gate| {
+        let _changing = gate.changing_tenants();
+        Ok::<_, Refusal>(gate.platform().delete_tenant(&name)?)
     });
     deleting.await?;
     Ok(done())
@@ -77,7 +79,7 @@ fn parse(named: &Named) -> Result<TenantName, Refusal> {
     TenantName::parse(&named.0).map_err(|fault| Refusal::bad_input(fault.to_string()))
 }
 
-fn find(app: &App, name: &TenantName) -> Result<registry::Tenant, Refusal> {
-    let found = app.host.registry().tenant(name)?;
+fn find(platform: &Platform, name: &TenantName) -> Result<registry::Tenant, Refusal> {
+    let found = platform.registry().tenant(name)?;
     found.ok_or_else(|| Refusal::not_found(format!("there is no tenant `{name}`")))
 }

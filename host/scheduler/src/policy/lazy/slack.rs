@@ -6,10 +6,9 @@
 //! equation is asked of newcomers to a batch that runs. To hold those back who wait for an idle worker would make batches smaller the longer the
 //! line is: at 1,000 requests a second of 7.2 ms each the sum allows 5 in 40 ms, a time in which the paper is never late with them (figure 15).
 
-use crate::config::PolicyKind;
-use crate::id::{CellTypeId, ModelId, Time, WorkerId};
-use crate::policy::shelf::Member;
-use crate::scheduler::Scheduler;
+use crate::id::{CellTypeId, Time, WorkerId};
+use crate::policy::lazy::LazyBatching;
+use crate::policy::{Member, View};
 
 /// Chains of a growth whose lengths are remembered.
 const CHAINS_MAX: usize = 16;
@@ -57,87 +56,80 @@ impl Lengths {
     }
 }
 
-impl Scheduler {
-    /// When a request should be done: by its deadline, and by its model's objective.
-    pub(super) fn due_at(&self, member: &Member) -> Time {
-        let request = self.request(member.request);
-        let objective = match self.model(request.model).policy {
-            PolicyKind::Lazy { objective_ns, .. } => Time(request.rare().map_or(0, |rare| rare.submitted.0).saturating_add(objective_ns)),
-            _ => Time(u64::MAX),
-        };
-        request.deadline().map_or(objective, |deadline| deadline.min(objective))
-    }
+/// What a node takes alone: NodeLatency of Algorithm 1. Where no cost table says it, what the type's tasks took lately.
+pub(super) fn node_ns(view: View<'_>, cell_type: CellTypeId) -> u64 {
+    let cell = view.model().info.cells.iter().find(|cell| cell.cell_type == cell_type);
+    cell.and_then(|cell| cell.cost.nanoseconds(1)).unwrap_or(view.queue(cell_type).estimate_ns)
+}
 
-    /// What a node takes alone: NodeLatency of Algorithm 1. Where no cost table says it, what the type's tasks took lately.
-    pub(super) fn node_ns(&self, model: ModelId, cell_type: CellTypeId) -> u64 {
-        let cell = self.model(model).info.cells.iter().find(|cell| cell.cell_type == cell_type);
-        cell.and_then(|cell| cell.cost.nanoseconds(1)).unwrap_or(self.types[cell_type.index()].estimate_ns)
+impl LazyBatching {
+    /// When a request should be done: by its deadline, and by its model's objective.
+    pub(super) fn due_at(&self, view: View<'_>, member: &Member) -> Time {
+        let request = view.request(member.request);
+        let objective = Time(request.submitted().0.saturating_add(self.parameters.objective_ns));
+        request.deadline().map_or(objective, |deadline| deadline.min(objective))
     }
 
     /// How long a request takes alone, from a chain of its growth on: Algorithm 1. A chain that may stop is as long as the percentile of those
     /// that were seen, as long as its bound before enough were.
-    pub(super) fn alone_ns(&self, model: ModelId, member: &Member, from: u32) -> u64 {
-        let Some(graph) = self.graph_of(member) else { return 0 };
-        let request = self.request(member.request);
-        let known = self.model(model);
+    pub(super) fn alone_ns(&self, view: View<'_>, member: &Member, from: u32) -> u64 {
+        let Some(graph) = view.growth(member) else { return 0 };
+        let (request, cells) = (view.request(member.request), &view.model().info.cells);
         let mut sum = 0_u64;
         for local in from..graph.chains.len() as u32 {
             let Some(chain) = request.chain(graph.first_chain + local).filter(|chain| !chain.cancelled) else { continue };
             let leader = chain.root().and_then(|root| root.checked_sub(graph.first_chain)).unwrap_or(local);
-            let expected = if chain.stops && !chain.ended() { self.expected_length(model, leader) } else { None };
+            let expected = if chain.stops && !chain.ended() { self.expected_length(leader) } else { None };
             let length = expected.map_or(chain.end, |expected| expected.min(chain.end));
             let stages = graph.chains[local as usize].stages.iter();
-            let step: u64 = stages.map(|stage| self.node_ns(model, known.info.cells[stage.cell as usize].cell_type)).sum();
+            let step: u64 = stages.map(|stage| node_ns(view, cells[stage.cell as usize].cell_type)).sum();
             sum = sum.saturating_add(step.saturating_mul(u64::from(length)));
         }
         sum
     }
 
-    fn expected_length(&self, model: ModelId, chain: u32) -> Option<u32> {
-        let PolicyKind::Lazy { percentile, .. } = self.model(model).policy else { return None };
-        self.lazy.profiles.get(&model)?.0.get(chain as usize)?.percentile(percentile)
+    fn expected_length(&self, chain: u32) -> Option<u32> {
+        self.profile.0.get(chain as usize)?.percentile(self.parameters.percentile)
     }
 
     /// A request is complete: how long its chains became that may stop.
-    pub(super) fn learn_lengths(&mut self, model: ModelId, member: &Member) {
-        let Some(graph) = self.graph_of(member) else { return };
-        let request = self.request(member.request);
-        let chains =
-            (0..graph.chains.len().min(CHAINS_MAX)).filter_map(|local| Some((local, request.chain(graph.first_chain + local as u32)?)));
-        let lengths: Vec<_> =
-            chains.filter(|(local, _)| graph.chains[*local].stop.is_some()).map(|(local, chain)| (local, chain.end)).collect();
-        for (local, length) in lengths {
-            let profile = self.lazy.profiles.entry(model).or_default();
-            if local >= profile.0.len() {
-                profile.0.resize_with(local + 1, Lengths::default);
+    pub(super) fn learn_lengths(&mut self, view: View<'_>, member: &Member) {
+        let Some(graph) = view.growth(member) else { return };
+        let request = view.request(member.request);
+        for (local, _) in graph.chains.iter().enumerate().take(CHAINS_MAX).filter(|(_, chain)| chain.stop.is_some()) {
+            let Some(length) = request.chain(graph.first_chain + local as u32).map(|chain| chain.end) else { continue };
+            if local >= self.profile.0.len() {
+                self.profile.0.resize_with(local + 1, Lengths::default);
             }
-            profile.0[local].learn(length);
+            self.profile.0[local].learn(length);
         }
     }
 
     /// How many of those that wait may join now, in their order, and whether slack kept the next from it. A batch that begins takes all that wait,
     /// because it keeps nobody else waiting; one that runs is joined as long as all slacks allow it.
-    pub(super) fn admissible(&self, worker: WorkerId, model: ModelId) -> (usize, bool) {
-        let Some(domain) = self.worker(worker).map(|state| state.domain) else { return (0, false) };
-        let table = self.lazy.tables.get(&(worker, model));
-        let riders = self.riders(worker, model);
-        let Some(first) = self.pending(model, domain).next().filter(|_| table.is_none_or(|table| !table.closed)) else { return (0, false) };
-        let room = (self.batch_limit(first) as usize).saturating_sub(riders.len());
+    pub(super) fn admissible(&self, view: View<'_>, worker: WorkerId) -> (usize, bool) {
+        let Some(domain) = view.worker(worker).map(|state| state.domain) else { return (0, false) };
+        let waiting = || self.shelves.waiting(domain);
+        let is_open = self.tables.get(&worker).is_none_or(|table| !table.closed);
+        let riders = self.riders(worker);
+        let Some(first) = waiting().next().filter(|_| is_open) else { return (0, false) };
+        let room = (view.batch_limit(first) as usize).saturating_sub(riders.len());
         if riders.is_empty() {
-            return (self.pending(model, domain).take(room).count(), false);
+            return (waiting().take(room).count(), false);
         }
-        let savable = |due: Time, alone: u64| if self.now.0.saturating_add(alone) <= due.0 { due } else { Time(u64::MAX) };
+        let now = view.now().0;
+        let savable = |due: Time, alone: u64| if now.saturating_add(alone) <= due.0 { due } else { Time(u64::MAX) };
         let mut total: u64 = riders.iter().map(|rider| rider.left_ns).fold(0, u64::saturating_add);
         let mut tightest = riders.iter().map(|rider| savable(rider.due, rider.left_ns)).min().unwrap_or(Time(u64::MAX));
-        for (count, member) in self.pending(model, domain).take(room).enumerate() {
-            let alone = self.alone_ns(model, member, 0);
+        for (count, member) in waiting().take(room).enumerate() {
+            let alone = self.alone_ns(view, member, 0);
             total = total.saturating_add(alone);
-            tightest = tightest.min(savable(self.due_at(member), alone));
-            if self.now.0.saturating_add(total) > tightest.0 {
+            tightest = tightest.min(savable(self.due_at(view, member), alone));
+            if now.saturating_add(total) > tightest.0 {
                 return (count, true);
             }
         }
-        (self.pending(model, domain).take(room).count(), false)
+        (waiting().take(room).count(), false)
     }
 }
 

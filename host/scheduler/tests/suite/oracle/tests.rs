@@ -3,7 +3,7 @@
 use cellwright_cell_graph::generate::{more_seeds, seeds, try_each};
 use cellwright_scheduler::{Launch, PolicyKind, Row};
 
-use super::super::simulation::{Run, Scope};
+use super::super::traffic::{Run, Scope};
 use super::super::world::World;
 use super::*;
 
@@ -55,12 +55,12 @@ fn compare(seed: u64, release: Release) {
 
 #[test]
 fn node_by_node_the_scheduler_decides_as_the_oracle() {
-    try_each(seeds(5500), |seed| compare(seed, Release::Node));
+    try_each(seeds(2500), |seed| compare(seed, Release::Node));
 }
 
 #[test]
 fn subgraph_by_subgraph_the_scheduler_decides_as_the_oracle() {
-    try_each(seeds(5500), |seed| compare(seed, Release::Subgraph));
+    try_each(seeds(2500), |seed| compare(seed, Release::Subgraph));
 }
 
 #[test]

@@ -202,7 +202,7 @@ fn what_cannot_be_in_time_is_given_up_before_it_runs() {
     timeline.tick();
     assert!(timeline.world.failed.is_empty());
     timeline.tick();
-    assert_eq!(timeline.world.failed, [(RequestId(4), Failure::Late)]);
+    assert_eq!(timeline.world.failed, [(RequestId(4), Failure::Late { alone_ns: 5 })]);
     insta::assert_snapshot!(timeline.run(), @r"
     0 lstm: 0.0[0] 1.0[0] 2.0[0] 3.0[0]
     1 lstm: 0.0[1] 1.0[1] 2.0[1] 3.0[1]
@@ -246,7 +246,7 @@ fn least_time(late: &[(u64, bool)]) -> u64 {
         }
         arrive(&mut timeline, None, 9);
         let last = arrive(&mut timeline, Some(time), 4);
-        timeline.world.failed.last().is_some_and(|(failed, failure)| (*failed, *failure) == (last, Failure::Late))
+        timeline.world.failed.last().is_some_and(|(failed, failure)| *failed == last && matches!(failure, Failure::Late { .. }))
     };
     (1..1000).find(|time| !refused(*time)).expect("some time is enough")
 }

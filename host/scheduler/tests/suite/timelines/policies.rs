@@ -2,13 +2,14 @@
 
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Source, UnfoldedInput};
+use cellwright_scheduler::{Lazy, Merge};
 
 use super::*;
 
 /// With a window of three, a batch waits for others that long, or until it is full.
 #[test]
 fn a_window_closes_when_its_time_or_its_batch_is_full() {
-    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph { bucket_width: 1, window_ns: 3 }, ..paper() }, 2);
+    let mut timeline = Timeline::new(Config { policy: PolicyKind::Graph(Graph { bucket_width: 1, window_ns: 3 }), ..paper() }, 2);
     let one = growth(0, vec![lstm(1, &[])], None);
     timeline.arrive(&one);
     timeline.act();
@@ -53,7 +54,7 @@ fn one_after_the_other() {
 }
 
 fn merging(requests: u32) -> Config {
-    Config { policy: PolicyKind::Merge { requests }, ..paper() }
+    Config { policy: PolicyKind::Merge(Merge { requests }), ..paper() }
 }
 
 /// The requests of figure 5 in two sets: levels grow narrower, and a set is handed over when the longest of it is done.
@@ -138,7 +139,7 @@ fn models_of_different_policies_share_a_worker() {
 
 /// As the paper's decisions, under LazyBatching with that objective; every node takes a unit of time.
 fn lazily(objective_ns: u64) -> Timeline {
-    let config = Config { policy: PolicyKind::Lazy { objective_ns, percentile: 90 }, ..paper() };
+    let config = Config { policy: PolicyKind::Lazy(Lazy { objective_ns, percentile: 90 }), ..paper() };
     let mut timeline = Timeline::new(config, 4);
     let mut known = model(4);
     for cell in &mut known.cells {
@@ -314,9 +315,9 @@ fn steps_of_a_layer_are_one_node() {
 /// All of a batch is given up between two of its tasks, and its model goes: the next task, of a model of another policy, asks nothing of what is gone.
 #[test]
 fn a_model_may_go_with_a_batch_that_was_given_up() {
-    let graph = PolicyKind::Graph { bucket_width: 1, window_ns: 0 };
-    let lazy = PolicyKind::Lazy { objective_ns: 1_000, percentile: 50 };
-    let policies = [PolicyKind::Cellular, PolicyKind::Adaptive, graph, PolicyKind::Serial, lazy, PolicyKind::Merge { requests: 2 }];
+    let graph = PolicyKind::Graph(Graph { bucket_width: 1, window_ns: 0 });
+    let lazy = PolicyKind::Lazy(Lazy { objective_ns: 1_000, percentile: 50 });
+    let policies = [PolicyKind::Cellular, PolicyKind::Adaptive, graph, PolicyKind::Serial, lazy, PolicyKind::Merge(Merge { requests: 2 })];
     for policy in policies {
         let config = Config { policy, low_water: 0, max_tasks_to_submit: 1, ..paper() };
         let mut timeline = Timeline::new(config, 4);

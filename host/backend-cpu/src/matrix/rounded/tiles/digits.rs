@@ -1,9 +1,19 @@
-//! 32-bit floats by AMX: a row's numbers, and a column's, are whole steps of a scale of their own, with three signed digits of eight bits each, and a product of two is six
-//! products of those.
+//! 32-bit floats by AMX, where workers are asked for it: numbers of three signed eight-bit digits.
 //!
-//! Of the nine products that a product of two numbers is made of, the three smallest are left out. Sums of products that stand at the same place are integers and exact, so that
-//! nothing depends on their order; what is rounded is each number, to 23 bits of its row's largest, and the three sums where they are put together. Digits are three bytes, of which fewer
-//! have to be read than of a float.
+//! The numbers of a row, and of a weight's column, are whole steps of one scale, 23 bits and a
+//! sign. A product of two numbers is six products of digits out of nine; the three smallest are
+//! left out. AMX sums integers, and digits of equal place share a tile, so these sums are exact in
+//! any order. Rounded are each number and the result of putting the three sums together. Digits are
+//! stored as the tiles that are read: three bytes a weight instead of a float's four.
+//!
+//! The result must not depend on the units of an input. So the rows of a weight are divided by
+//! powers of two that make the largest number of each row an equally large part of its column. Rows
+//! on the left are multiplied by the same powers when they are packed. They are therefore packed
+//! for one weight. A row with infinities keeps their signs alone and is summed by plain loops.
+//!
+//! Nine tiles are read from the second cache for twelve products, and the reading takes longer.
+//! Putting sums down after a few steps, to keep weights near for the next rows, was slower in every
+//! size.
 
 use std::arch::asm;
 use std::arch::x86_64::{

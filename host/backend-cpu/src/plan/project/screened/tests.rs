@@ -1,12 +1,12 @@
-//! That screens settle rows, and how many they leave; what is found is compared in `tests/projections.rs`.
+//! That screens settle rows, and how many they leave; what is found is compared in `tests/suite/projections.rs`.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
-use cellwright_backend::conformance::cells::Draft;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor, sums};
+use cellwright_conformance::cells::Draft;
 
 use super::super::super::{Frame, Plan, StepKind};
 use super::*;

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use cellwright_backend::conformance::cells::{self, Draft};
-use cellwright_backend::conformance::driver::{Driver, growth_of, independent};
-use cellwright_backend::{Backend, CellIndex, Lane, LaneIndex, Row, Task};
+use cellwright_backend::{Backend, CellTypeId, Lane, LaneId, Row, Task};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Delivery, Retention, Source, UnfoldedChain};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
+use cellwright_conformance::cells::{self, Draft};
+use cellwright_conformance::driver::{Driver, growth_of, independent};
 
 use super::super::Ahead;
 use super::PLACES;
 use crate::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 
 const HIDDEN: usize = 24;
-const CELLS: [CellIndex; 2] = [CellIndex(0), CellIndex(1)];
+const CELLS: [CellTypeId; 2] = [CellTypeId(0), CellTypeId(1)];
 /// A task's.
 const STEPS: u32 = 5;
 
@@ -66,17 +66,17 @@ impl Both {
     }
 
     /// A request for so many steps.
-    fn request(&mut self, cell: CellIndex, steps: u32) -> Arc<Lane> {
+    fn request(&mut self, cell: CellTypeId, steps: u32) -> Arc<Lane> {
         self.place(chain(cell, steps)).remove(0)
     }
 
-    fn run(&mut self, cell: CellIndex, rows: &[(u32, u32)], joins: &[(u32, &Arc<Lane>)], leaves: &[u32]) {
+    fn run(&mut self, cell: CellTypeId, rows: &[(u32, u32)], joins: &[(u32, &Arc<Lane>)], leaves: &[u32]) {
         let task = || Task {
             cell,
             steps: STEPS,
-            rows: rows.iter().map(|(lane, step)| Row { lane: LaneIndex(*lane), step: *step }).collect(),
-            joins: joins.iter().map(|(index, lane)| (LaneIndex(*index), Arc::clone(lane))).collect(),
-            leaves: leaves.iter().copied().map(LaneIndex).collect(),
+            rows: rows.iter().map(|(lane, step)| Row { lane: LaneId(*lane), step: *step }).collect(),
+            joins: joins.iter().map(|(index, lane)| (LaneId(*index), Arc::clone(lane))).collect(),
+            leaves: leaves.iter().copied().map(LaneId).collect(),
             ..Task::default()
         };
         let [kept, whole] = [&mut self.keeps, &mut self.whole].map(|worker| {
@@ -88,7 +88,7 @@ impl Both {
     }
 
     /// How many rows are kept of a cell.
-    fn kept(&self, cell: CellIndex) -> usize {
+    fn kept(&self, cell: CellTypeId) -> usize {
         let Some(kept) = self.keeps.ahead.kept.get(cell.index()) else { return 0 };
         assert_eq!(kept.used, kept.keys.iter().flatten().count());
         kept.used
@@ -96,7 +96,7 @@ impl Both {
 }
 
 /// An LSTM over the request's rows.
-fn chain(cell: CellIndex, steps: u32) -> UnfoldedChain {
+fn chain(cell: CellTypeId, steps: u32) -> UnfoldedChain {
     let rows = Source::Rows { tensor: 0, at: Affine::EVERY };
     let mut chain = independent(cell.0, 2, vec![rows, Source::Zeros, Source::Zeros], steps);
     let stage = &mut chain.stages[0];
@@ -232,8 +232,8 @@ fn a_cell_that_keeps_nothing_leaves_its_room_to_others() {
     let mut ahead = Ahead::default();
     assert_eq!(ahead.open(CELLS[0], pre).free(), PLACES);
     assert_eq!(ahead.open(CELLS[1], pre).free(), PLACES, "the other keeps nothing");
-    ahead.open(CELLS[1], pre).reserve(Row { lane: LaneIndex(0), step: 0 }).expect("there is room");
+    ahead.open(CELLS[1], pre).reserve(Row { lane: LaneId(0), step: 0 }).expect("there is room");
     assert_eq!(ahead.open(CELLS[0], pre).free(), 0, "the other keeps a row");
-    ahead.forget_lane(LaneIndex(0));
+    ahead.forget_lane(LaneId(0));
     assert_eq!(ahead.open(CELLS[0], pre).free(), PLACES);
 }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellwright_backend::conformance::cells::Draft;
-use cellwright_backend::conformance::driver::{Driver, delivering_everything, growth_of, independent};
-use cellwright_backend::{Backend, CellIndex, Lane, LaneIndex, Row, Task};
+use cellwright_backend::{Backend, CellTypeId, Lane, LaneId, Row, Task};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::unfolded::Source;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
+use cellwright_conformance::cells::Draft;
+use cellwright_conformance::driver::{Driver, delivering_everything, growth_of, independent};
 
 use super::super::BYTES;
 use crate::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 
-const CELL: CellIndex = CellIndex(0);
+const CELL: CellTypeId = CellTypeId(0);
 const TOKENS: usize = 50;
 /// 4 MiB for each row.
 const WIDE: usize = 1 << 20;
@@ -46,8 +46,8 @@ fn worker(table_bytes: u64) -> CpuWorker {
 
 /// What a task of all those tokens gives.
 fn run(worker: &mut CpuWorker, lane: &Arc<Lane>, steps: u32) -> Vec<u8> {
-    let rows = (0..steps).map(|step| Row { lane: LaneIndex(0), step }).collect();
-    let task = Task { cell: CELL, steps: 1, rows, joins: vec![(LaneIndex(0), Arc::clone(lane))], ..Task::default() };
+    let rows = (0..steps).map(|step| Row { lane: LaneId(0), step }).collect();
+    let task = Task { cell: CELL, steps: 1, rows, joins: vec![(LaneId(0), Arc::clone(lane))], ..Task::default() };
     worker.submit(task).expect("it is there");
     worker.complete().expect("it is there").expect("a task was submitted").bytes
 }
@@ -93,8 +93,8 @@ fn a_full_table_has_nothing_computed_for_later_steps() {
     let (mut later, mut delivered) = (Vec::new(), Vec::new());
     for step in 0..steps {
         let was_full = filled(&looks_up) == room;
-        let task = Task { cell: CELL, steps: 1, rows: vec![Row { lane: LaneIndex(0), step }], ..Task::default() };
-        let task = Task { joins: vec![(LaneIndex(0), Arc::clone(&lane))], ..task };
+        let task = Task { cell: CELL, steps: 1, rows: vec![Row { lane: LaneId(0), step }], ..Task::default() };
+        let task = Task { joins: vec![(LaneId(0), Arc::clone(&lane))], ..task };
         looks_up.submit(task).expect("it is there");
         delivered.extend(looks_up.complete().expect("it is there").expect("a task was submitted").bytes);
         later.push((was_full, looks_up.ahead.misses.tokens.len()));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 
 const CELL: DeviceAddress = DeviceAddress(4096);
-const LANE: LaneIndex = LaneIndex(3);
+const LANE: LaneId = LaneId(3);
 
 fn place(row: u32) -> Place {
     Place { row, pass: 1 }
@@ -68,7 +68,7 @@ fn no_row_is_ever_two_steps() {
     let (mut taken, mut refused) = (0, 0);
     for _ in 0..20_000 {
         let lane = draw(40);
-        let index = LaneIndex(lane);
+        let index = LaneId(lane);
         let step = *next.entry(lane).or_default();
         match draw(5) {
             0 | 1 => {
@@ -98,6 +98,6 @@ fn no_row_is_ever_two_steps() {
     }
     assert!(taken > 1000 && refused > 10, "{taken} steps were taken, {refused} had no room");
     kept.free(CELL, read.into_iter());
-    (0..40).for_each(|lane| kept.forget_lane(LaneIndex(lane)));
+    (0..40).for_each(|lane| kept.forget_lane(LaneId(lane)));
     assert_eq!(kept.room(CELL, u32::MAX), 0..24 * BLOCK, "what nobody has is free");
 }

@@ -1,0 +1,10 @@
+//! The tests of the CPU worker. Files beside this folder need a process of their own.
+
+mod ahead;
+mod bodies;
+mod conformance;
+mod projections;
+mod rows;
+mod topology;
+mod trees;
+mod workers;

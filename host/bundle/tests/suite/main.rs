@@ -1,0 +1,4 @@
+//! The tests of the bundle format.
+
+mod archive;
+mod open;

@@ -1,0 +1,4 @@
+//! The tests of the engine that need no device.
+
+mod loss;
+mod tables;

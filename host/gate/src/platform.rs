@@ -1,0 +1,209 @@
+//! Models of many tenants, as the registry remembers them, serving.
+//!
+//! [`Platform`] finds the version that answers under a name, and changes versions while calls go
+//! on: a call keeps the version that it found until it has ended.
+
+mod changes;
+mod receiving;
+mod report;
+mod views;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cellwright_backend::Backend;
+use cellwright_bundle::ArchiveLimits;
+use cellwright_registry::{Registry, TenantName};
+use cellwright_serving::{Serving, ServingOptions, StartError};
+
+pub use self::changes::NewUpload;
+pub use self::views::{CellFigures, Figures, ModelFigures};
+use crate::calls::Calls;
+use crate::catalog::{Catalog, Deployed, Reason, Retiring};
+use crate::error::{LookupError, PlatformError};
+use crate::limits::Limit;
+use crate::queue;
+
+/// How often draining looks whether all calls have ended.
+const DRAIN_POLL: Duration = Duration::from_millis(5);
+
+/// A platform's configuration.
+#[derive(Debug)]
+pub struct PlatformOptions {
+    /// The host's.
+    pub serving: ServingOptions,
+    /// What a bundle may hold.
+    pub archive: ArchiveLimits,
+    /// Calls of one model in flight at once, unless its bundle asks for fewer.
+    pub model_in_flight_max: u32,
+    /// Calls of one tenant whose plugins take long that are unfolded at once.
+    pub slow_begins_max: usize,
+    /// Bytes of a streamed answer that may wait for its reader.
+    pub part_bytes_max: u64,
+}
+
+impl PlatformOptions {
+    /// The defaults, with a host of those options.
+    #[must_use]
+    pub fn new(serving: ServingOptions) -> Self {
+        Self {
+            model_in_flight_max: serving.engine.in_flight_max,
+            serving,
+            archive: ArchiveLimits::default(),
+            slow_begins_max: std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
+            part_bytes_max: Limit::PartBytes.default(),
+        }
+    }
+}
+
+/// How far a platform is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It loads the models that served when it stopped.
+    Starting {
+        /// So many are loaded.
+        loaded: usize,
+        /// Of so many.
+        total: usize,
+    },
+    /// It serves.
+    Ready,
+    /// It takes nothing new.
+    Draining,
+}
+
+/// How a drain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Calls that had not ended in time.
+    pub left: u32,
+}
+
+/// Models of many tenants, serving.
+#[derive(Debug)]
+pub struct Platform {
+    // Dropped first: its requests hold versions, which hold nothing of what follows.
+    calls: Arc<Calls>,
+    registry: Registry,
+    /// Held where the registry and the catalog must say the same of a tenant: while it is looked
+    /// up, changed, deleted, or given a version.
+    tenants: Mutex<()>,
+    archive: ArchiveLimits,
+    starting: Starting,
+}
+
+#[derive(Debug, Default)]
+struct Starting {
+    total: AtomicUsize,
+    loaded: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl Platform {
+    /// Starts a host on those devices and loads, in a thread of its own, what is meant to serve.
+    ///
+    /// # Errors
+    /// If the host does not start or the registry cannot be read.
+    pub fn start(options: PlatformOptions, registry: Registry, backends: Vec<Box<dyn Backend>>) -> Result<Arc<Self>, PlatformError> {
+        let serving = Serving::start(options.serving, backends)?;
+        let bounds = (options.model_in_flight_max, options.slow_begins_max, options.part_bytes_max);
+        let platform = Arc::new(Self {
+            calls: Arc::new(Calls::new(serving, bounds)?),
+            registry,
+            tenants: Mutex::default(),
+            archive: options.archive,
+            starting: Starting::default(),
+        });
+        let models = platform.remembered()?;
+        platform.starting.total.store(models.len(), Ordering::Release);
+        let starter = platform.clone();
+        let load = move || starter.load_remembered(models);
+        std::thread::Builder::new().name("loading".to_owned()).spawn(load).map_err(StartError::Thread)?;
+        Ok(platform)
+    }
+
+    /// What is remembered.
+    #[must_use]
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The host.
+    #[must_use]
+    pub fn serving(&self) -> &Serving {
+        &self.calls.serving
+    }
+
+    /// The models that serve, for calls.
+    #[must_use]
+    pub const fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
+    fn catalog(&self) -> &Catalog {
+        &self.calls.catalog
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        if self.calls.draining.load(Ordering::Acquire) {
+            return Readiness::Draining;
+        }
+        if self.starting.over.load(Ordering::Acquire) {
+            return Readiness::Ready;
+        }
+        let (loaded, total) = (&self.starting.loaded, &self.starting.total);
+        Readiness::Starting { loaded: loaded.load(Ordering::Acquire), total: total.load(Ordering::Acquire) }
+    }
+
+    /// The version that answers under that name. It stays loaded as long as it is held.
+    ///
+    /// # Errors
+    /// If there is no such model, or not that version of it serves.
+    pub fn find(&self, tenant: &TenantName, model: &str, version: Option<&str>) -> Result<Arc<Deployed>, LookupError> {
+        self.catalog().find(tenant, model, version)
+    }
+
+    /// Takes no new calls and waits until those in flight and those that wait have ended, or until
+    /// the time is up.
+    pub fn drain(&self, limit: Duration) -> Drained {
+        self.calls.draining.store(true, Ordering::Release);
+        let end = Instant::now() + limit;
+        loop {
+            let left = self.catalog().calls();
+            if left == 0 || Instant::now() >= end {
+                return Drained { left };
+            }
+            std::thread::sleep(DRAIN_POLL);
+        }
+    }
+
+    /// Unloads a version when its last call has ended.
+    fn retire(self: &Arc<Self>, retiring: Option<Retiring>) {
+        let Some(retiring) = retiring else { return };
+        // What is on its way out does not keep the platform: if that goes first, all of its models
+        // go with it.
+        let platform = Arc::downgrade(self);
+        let name = format!("retiring {}", retiring.served.name());
+        let wait = move || {
+            retiring.wait();
+            if let Some(platform) = platform.upgrade() {
+                platform.serving().unload(&retiring.served);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name(name).spawn(wait) {
+            tracing::error!(%error, "a retired version stays loaded, because a thread could not be started");
+        }
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        // Those that run hear it from the engine.
+        self.catalog().all_tenants().iter().for_each(|tenant| queue::end_all(tenant));
+        // A model's entry and its version hold each other.
+        self.catalog().models(None).iter().for_each(|model| drop(model.take_out_of_service(Reason::Nothing)));
+    }
+}

@@ -1,0 +1,244 @@
+//! Sessions: calls whose inputs keep arriving.
+//!
+//! A session is admitted once, against bounds on its tenant's open sessions and their bytes. Each
+//! of its parts takes a place, a turn in the queue, a deadline and a share of the devices while it
+//! runs, as a call does. An idle session holds none of these. Parts run one after the other: a part
+//! has run when its plugin waits for the next one and has all values that its graph delivers. Cells
+//! whose values nothing reads may still run then.
+//!
+//! A session ends with the first part that fails, when its client says that no part will follow, or
+//! when its client leaves.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use cellwright_engine::{RequestFailure, Urgency};
+use cellwright_protocol::{InferRequest, InferResponse};
+use cellwright_serving::{Answer, CallTimes, InferError, Lateness, Observer, Patience, Session};
+use tokio::sync::mpsc::Receiver;
+use tracing::Span;
+
+use crate::budget::RequestShare;
+use crate::calls::{Arriving, Calls, InFlight, log_end, take_in_flight, within};
+use crate::catalog::Deployed;
+use crate::error::Error;
+use crate::limiter::WorkPermit;
+use crate::limits::{Limit, LimitReached};
+
+/// A part of a session.
+#[derive(Debug)]
+pub struct Part {
+    /// Its inputs. The first part also sets parameters and outputs.
+    pub request: InferRequest,
+    /// When it came: its timeout counts from then.
+    pub since: Instant,
+    /// How long its client waits until it has run.
+    pub timeout: Option<Duration>,
+    /// 1 goes first; 0 is the default, and goes last.
+    pub priority: u32,
+    /// What it holds of the host's memory until it has run.
+    pub share: Option<RequestShare>,
+}
+
+impl Part {
+    fn patience(&self) -> Patience {
+        let until = self.timeout.and_then(|timeout| self.since.checked_add(timeout));
+        Patience { since: self.since, until }
+    }
+
+    /// Of ranks 0 goes first.
+    const fn rank(&self) -> u32 {
+        self.priority.wrapping_sub(1)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.request.inputs.iter().map(|tensor| tensor.data.len() as u64).sum()
+    }
+}
+
+/// What the open sessions of a tenant hold.
+#[derive(Debug, Default)]
+pub(crate) struct OpenSessions {
+    count: AtomicU32,
+    bytes: AtomicU64,
+}
+
+/// One session's place among those that are open, and the bytes of its inputs.
+struct Admitted {
+    deployed: Arc<Deployed>,
+    bytes: u64,
+}
+
+impl Admitted {
+    fn new(deployed: &Arc<Deployed>) -> Result<Self, LimitReached> {
+        let max = Limit::TenantSessions.default();
+        let open = &deployed.entry.tenant.sessions.count;
+        let taken = open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (u64::from(count) < max).then_some(count + 1));
+        taken.map_err(|_| Limit::TenantSessions.reached(max))?;
+        Ok(Self { deployed: deployed.clone(), bytes: 0 })
+    }
+
+    /// Holds so many bytes from now on. To hold less always succeeds.
+    fn hold(&mut self, bytes: u64) -> Result<(), LimitReached> {
+        let (max, before) = (Limit::TenantSessionBytes.default(), self.bytes);
+        let changed = |held: u64| {
+            let sum = held.saturating_sub(before).saturating_add(bytes);
+            (bytes <= before || sum <= max).then_some(sum)
+        };
+        let held = &self.deployed.entry.tenant.sessions.bytes;
+        held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed).map_err(|_| Limit::TenantSessionBytes.reached(max))?;
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        // To hold less always succeeds.
+        let _ = self.hold(0);
+        self.deployed.entry.tenant.sessions.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts and tells how a session ended. Its parts are counted when they have run.
+struct SessionRecord {
+    deployed: Arc<Deployed>,
+    since: Instant,
+    priority: u32,
+    span: Span,
+    /// Set if the session ends with an error.
+    failed: Arc<AtomicBool>,
+}
+
+impl Observer for SessionRecord {
+    fn ended(&mut self, result: &mut Result<InferResponse, InferError>, times: &CallTimes) {
+        let error = match result {
+            Ok(response) => {
+                response.model_version = Some(self.deployed.version_text().to_owned());
+                None
+            }
+            Err(error) => {
+                self.failed.store(true, Ordering::Release);
+                self.deployed.ended_before(error.kind(), self.since);
+                Some((error.kind(), error.to_string()))
+            }
+        };
+        let error = error.as_ref().map(|(kind, error)| (*kind, error.as_str()));
+        log_end(&self.deployed, (self.since, self.priority), &self.span, error, times);
+    }
+}
+
+impl Calls {
+    /// Opens a session with its first part. The other parts come through the channel, which is
+    /// closed when no part will follow. Parts of the answer can be read as they come.
+    ///
+    /// # Errors
+    /// If the session is not admitted. Later errors come through the answer.
+    pub async fn session(self: &Arc<Self>, deployed: &Arc<Deployed>, first: Part, parts: Receiver<Part>) -> Result<Answer, Error> {
+        let arriving = Arriving::new(deployed, first.since, first.priority);
+        let arrived = self.open(deployed, &first).await;
+        arriving.ends(arrived.as_ref().err());
+        let (admitted, (in_flight, permit)) = arrived?;
+        let (answer, mut writer) = Answer::new(self.part_bytes_max, Patience { since: first.since, until: None });
+        let patience = first.patience();
+        let Part { request, since, priority, share, .. } = first;
+        let failed = Arc::<AtomicBool>::default();
+        let record = SessionRecord { deployed: deployed.clone(), since, priority, span: Span::current(), failed: failed.clone() };
+        writer.observe(Box::new(record));
+        let urgency = Urgency { rank: priority.wrapping_sub(1), deadline: None };
+        let calls = self.clone();
+        // What the part takes stays with its work, also if the client leaves meanwhile.
+        let begun = tokio::task::spawn_blocking(move || {
+            let session = calls.serving.begin_session(&admitted.deployed.served, (request, urgency), writer);
+            drop(permit);
+            session.map(|session| (Driver { session, admitted, calls: Arc::downgrade(&calls), failed }, (in_flight, share, patience)))
+        });
+        if let Some((driver, first)) = begun.await.map_err(Error::internal)? {
+            tokio::spawn(driver.run(first, parts));
+        }
+        Ok(answer)
+    }
+
+    async fn open(&self, deployed: &Arc<Deployed>, first: &Part) -> Result<(Admitted, (InFlight, Option<WorkPermit>)), Error> {
+        self.check_not_draining()?;
+        let mut admitted = Admitted::new(deployed)?;
+        admitted.hold(first.bytes())?;
+        Ok((admitted, within(first.patience(), self.admit(deployed, first.rank(), first.bytes())).await?))
+    }
+}
+
+/// Feeds a session its parts.
+struct Driver {
+    session: Session,
+    admitted: Admitted,
+    /// An idle session does not keep its host.
+    calls: Weak<Calls>,
+    failed: Arc<AtomicBool>,
+}
+
+impl Driver {
+    async fn run(mut self, first: (InFlight, Option<RequestShare>, Patience), mut parts: Receiver<Part>) {
+        self.ran(first).await;
+        while !self.session.is_over() {
+            // An idle session waits for its client and holds nothing of the host's but its memory.
+            let part = tokio::select! {
+                part = parts.recv() => part,
+                () = self.session.wait_until_over() => return,
+            };
+            let Some(part) = part else {
+                // The end of the input asks for no place: nothing may refuse an answer that has
+                // been computed.
+                self.session.finish();
+                return self.session.wait_until_over().await;
+            };
+            match self.feed(part).await {
+                // It ended by itself before the part came.
+                Ok(()) | Err(InferError::SessionOver) => {}
+                Err(error) => self.session.fail(error),
+            }
+        }
+    }
+
+    /// Waits until a part has run, and counts it.
+    async fn ran(&mut self, (in_flight, share, patience): (InFlight, Option<RequestShare>, Patience)) {
+        let idle = async {
+            self.session.wait_until_idle().await;
+            Ok(())
+        };
+        match within(patience, idle).await {
+            Ok(()) if self.failed.load(Ordering::Acquire) => {}
+            Ok(()) => self.admitted.deployed.figures.calls.record_answer(patience.since.elapsed(), 1),
+            Err(_) => {
+                let lateness = Lateness { timeout: patience.timeout(), waited: Duration::ZERO, ran: Some(patience.since.elapsed()) };
+                self.session.fail(InferError::Late(lateness));
+            }
+        }
+        drop((in_flight, share));
+        // It keeps no more than it held.
+        let _ = self.admitted.hold(self.session.kept_bytes());
+    }
+
+    async fn feed(&mut self, part: Part) -> Result<(), InferError> {
+        let calls = self.calls.upgrade().ok_or(InferError::Engine(RequestFailure::Stopped))?;
+        calls.check_not_draining().map_err(refused)?;
+        drop(calls);
+        self.admitted.hold(self.session.kept_bytes().saturating_add(part.bytes())).map_err(|reached| refused(reached.into()))?;
+        let (deployed, patience) = (&self.admitted.deployed, part.patience());
+        let in_flight = tokio::select! {
+            in_flight = within(patience, take_in_flight(deployed, part.rank(), part.bytes())) => in_flight.map_err(refused)?,
+            () = self.session.wait_until_over() => return Err(InferError::SessionOver),
+        };
+        self.session.push(part.request).await?;
+        self.ran((in_flight, part.share, patience)).await;
+        Ok(())
+    }
+}
+
+/// The end of a session of which a part was refused.
+fn refused(error: Error) -> InferError {
+    match error {
+        Error::Infer(error) => error,
+        error => InferError::Refused { kind: error.kind(), sentence: error.to_string() },
+    }
+}

@@ -1,0 +1,368 @@
+//! Admission: which waiting request gets slots, in which domain, and when.
+//!
+//! A running request holds all the slots that it will ever need. So no request waits for slots
+//! while it holds some, and there is no deadlock over slots. A request that may grow reserves its
+//! largest extent at once, and its growths are placed inside. A growth that finds no room there
+//! waits for chains of its own request, which never wait for the growth.
+//!
+//! Requests that do not fit now wait in their tenant's queue (see `admission_queues`).
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::{Delivery, Dependency, Grouping, UnfoldedChain};
+
+use crate::command::{Failure, Placement};
+use crate::core::Core;
+use crate::core::lane::{Lane, NO_SLOT, Progress};
+use crate::core::request::{Block, Chain, Phase, Request};
+use crate::core::reservation::Reservation;
+use crate::core::reserve;
+use crate::core::stage_slots::{slots_needed, stage_slots};
+use crate::event::Submission;
+use crate::id::{DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, Time};
+use crate::policy::Takes;
+
+/// Growths of one request that may wait for its place.
+const PENDING_MAX: usize = 64;
+
+/// What came of a search for slots.
+enum SlotSearch {
+    /// The request has them.
+    Found,
+    /// Other requests must leave first.
+    Later,
+    /// The request is given up.
+    Never,
+}
+
+impl Core {
+    /// A request arrives. Its policy may want to review it.
+    pub(crate) fn submit(&mut self, submission: Submission, review: Option<Time>) {
+        let Submission { request: id, model, rank, deadline, growth } = submission;
+        let known = self.requests.len();
+        if id.index() >= known {
+            reserve::in_table(&mut self.requests, id.index() + 1 - known);
+            self.requests.resize_with(id.index() + 1, Request::default);
+        }
+        assert!(self.requests[id.index()].phase == Phase::Vacant, "a request id is in use");
+        let Some(known) = self.models.get(model.index()).and_then(Option::as_ref).filter(|model| !model.closed) else {
+            self.out.failed.push((id, Failure::NoWorker));
+            return;
+        };
+        let (class, may_grow, taken) = (known.info.class, known.info.growth_slots.is_some(), known.takes_requests());
+        let (order, now) = (self.next_order, self.now);
+        self.next_order += 1;
+        let request = &mut self.requests[id.index()];
+        request.phase = Phase::Waiting;
+        (request.model, request.order, request.rank) = (model, order, rank);
+        (request.may_grow, request.open) = (may_grow, growth.next.is_some());
+        if deadline.is_some() || taken {
+            let rare = request.rare_mut(&mut self.spares);
+            (rare.submitted, rare.deadline) = (now, deadline);
+        }
+        self.requests_alive += 1;
+        self.requests_waiting += 1;
+        self.model_mut(model).requests += 1;
+        if let Some(at) = review {
+            self.review_at(id, at);
+        }
+        let here = &self.classes[class.index()];
+        if here.workers == 0 {
+            self.doom(id, Failure::NoWorker);
+            return;
+        }
+        // No request waits, so this one need not queue.
+        if here.queues.is_empty() {
+            match self.find_place(id, &growth) {
+                SlotSearch::Found => return self.begin(id, growth),
+                SlotSearch::Never => return,
+                SlotSearch::Later => {}
+            }
+        }
+        self.rare_mut(id).pending.push_back(growth);
+        let whose = self.tenant_and_weight(model);
+        self.class_mut(class).queues.push(whose, (rank, order), id);
+        self.admit(class);
+        if self.requests_waiting > self.config.waiting_max && self.request(id).phase == Phase::Waiting {
+            self.doom(id, Failure::Overloaded);
+        }
+    }
+
+    pub(crate) fn admit_all(&mut self) {
+        for class in 0..self.classes.len() {
+            self.admit(NumericClass(class as u32));
+        }
+    }
+
+    /// Places requests that wait for workers of a class, one after the other, as long as the first fits.
+    fn admit(&mut self, class: NumericClass) {
+        while let Some((tenant, order, id)) = self.classes[class.index()].queues.first() {
+            if !self.place(id) {
+                return;
+            }
+            self.classes[class.index()].queues.remove(tenant, order);
+        }
+    }
+
+    /// Places a waiting request, or gives it up. Whether it no longer waits.
+    fn place(&mut self, id: RequestId) -> bool {
+        let Some(growth) = self.request(id).pending().0.map(Arc::clone) else { return true };
+        match self.find_place(id, &growth) {
+            SlotSearch::Found => self.place_pending(id),
+            SlotSearch::Never => {}
+            SlotSearch::Later => return false,
+        }
+        true
+    }
+
+    /// Gives slots to a waiting request for its first growth, or gives the request up.
+    fn find_place(&mut self, id: RequestId, growth: &UnfoldedGrowth) -> SlotSearch {
+        let request = self.request(id);
+        let model = request.model;
+        let info = &self.model(model).info;
+        let (class, first) = (info.class, slots_needed(info, growth));
+        let grows = request.may_grow && growth.next.is_some();
+        let needed = if grows { first.max(u64::from(info.growth_slots.unwrap_or(0))) } else { first };
+        let found = u32::try_from(needed).ok().and_then(|slots| {
+            let room = if grows { Reservation::room_for(slots, self.largest_blocks(class)) } else { slots };
+            Some((slots, room, self.find_block(class, room)?))
+        });
+        let Some((slots, room, (domain, block))) = found else {
+            let available = u64::from(self.largest_blocks(class).max().unwrap_or(0));
+            if needed <= available {
+                return SlotSearch::Later;
+            }
+            self.doom(id, Failure::TooLarge { needed, available });
+            return SlotSearch::Never;
+        };
+        self.settle_in(id, domain, block);
+        let whose = self.tenant_and_weight(model);
+        self.class_mut(class).queues.add_slots(whose, block.map_or(0, |block| block.slots.get()));
+        if grows {
+            self.rare_mut(id).reservation = Some(Box::new(Reservation::new(slots, room)));
+        }
+        let request = self.request_mut(id);
+        request.phase = Phase::Placed;
+        self.requests_waiting -= 1;
+        SlotSearch::Found
+    }
+
+    /// The first growth of a request that has just found its place.
+    fn begin(&mut self, id: RequestId, growth: Arc<UnfoldedGrowth>) {
+        if self.place_growth(id, growth) {
+            self.finish_if_over(id);
+        }
+    }
+
+    /// The largest block of each domain of a class.
+    fn largest_blocks(&self, class: NumericClass) -> impl Iterator<Item = u32> {
+        self.domains.iter().flatten().filter(move |domain| domain.class == class).map(|domain| domain.arena.largest())
+    }
+
+    /// A block in the domain of a class that has most free slots and room for it.
+    fn find_block(&mut self, class: NumericClass, slots: u32) -> Option<(DomainId, Option<Block>)> {
+        let mut candidates = [(0_u32, DomainId(0)); 8];
+        let mut count = 0;
+        for (index, domain) in self.domains.iter().enumerate() {
+            let Some(domain) = domain.as_ref().filter(|domain| domain.class == class) else { continue };
+            let at = candidates[..count].partition_point(|(free, _)| *free >= domain.arena.free_slots());
+            if at < candidates.len() {
+                count = (count + 1).min(candidates.len());
+                candidates[at..count].rotate_right(1);
+                candidates[at] = (domain.arena.free_slots(), DomainId(index as u32));
+            }
+        }
+        candidates[..count].iter().find_map(|(_, domain)| Some((*domain, self.take_block(*domain, slots)?)))
+    }
+
+    /// A block in that domain: none if there is no room, an empty one if nothing is needed.
+    #[inline]
+    pub(crate) fn take_block(&mut self, domain: DomainId, slots: u32) -> Option<Option<Block>> {
+        let home = self.domains.get_mut(domain.index())?.as_mut()?;
+        let Some(slots) = NonZeroU32::new(slots) else { return Some(None) };
+        let start = home.arena.allocate(slots.get())?;
+        Some(Some(Block { start, slots, life: home.life }))
+    }
+
+    #[inline]
+    pub(crate) fn settle_in(&mut self, id: RequestId, domain: DomainId, block: Option<Block>) {
+        let tenant = self.model(self.request(id).model).info.tenant;
+        let scrub = match (block, self.domains[domain.index()].as_mut()) {
+            (Some(block), Some(home)) => home.arena.take_over(block.start, block.slots.get(), tenant),
+            _ => false,
+        };
+        let request = self.request_mut(id);
+        (request.domain, request.block, request.scrub) = (domain, block, scrub);
+    }
+
+    /// A request's graph goes on: the growth waits until it is placed. The request's model, if it may grow.
+    pub(crate) fn grow(&mut self, id: RequestId, growth: &Arc<UnfoldedGrowth>) -> Option<ModelId> {
+        let request = self.alive(id).filter(|request| request.open)?;
+        let model = request.model;
+        if !request.may_grow {
+            self.doom(id, Failure::MayNotGrow);
+            return None;
+        }
+        if request.pending().1 >= PENDING_MAX {
+            self.doom(id, Failure::Overloaded);
+            return None;
+        }
+        self.request_mut(id).open = growth.next.is_some();
+        self.rare_mut(id).pending.push_back(Arc::clone(growth));
+        Some(model)
+    }
+
+    /// Places the growths that wait, unless the request itself still waits, moves, or runs in a batch.
+    pub(crate) fn place_pending(&mut self, id: RequestId) {
+        loop {
+            let request = self.request_mut(id);
+            if request.phase != Phase::Placed || request.moves() || request.is_with_policy() {
+                return;
+            }
+            let Some(growth) = request.rare_if_any().and_then(|rare| rare.pending.pop_front()) else { break };
+            if !self.place_growth(id, growth) {
+                return;
+            }
+        }
+        self.finish_if_over(id);
+    }
+
+    /// Places a growth; false if there is no room for it, and it waits or its request is given up.
+    fn place_growth(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) -> bool {
+        let request = self.request(id);
+        if !request.grows() && request.growth_numbers().is_empty() && is_single(&graph) {
+            self.place_single(id, graph);
+            return true;
+        }
+        if !self.allocate_stages(id, &graph) && !self.allocate_after_freeing(id, &graph) {
+            self.put_off(id, graph);
+            return false;
+        }
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
+        let (growth, first_chain) = (request.growth_numbers().end, request.chain_numbers().end);
+        assert_eq!(graph.first_chain, first_chain, "chains are numbered over the whole request");
+        request.push_growth(Arc::clone(&graph), spares);
+        let (domain, scrub) = (request.domain, request.scrub);
+        request.reserve_chains(graph.chains.len(), spares);
+        let places = self.out.places.len();
+        let mut first_stage = 0;
+        for (local, chain) in graph.chains.iter().enumerate() {
+            self.place_chain(id, growth, first_chain + local as u32, chain, first_stage);
+            first_stage += chain.stages.len();
+        }
+        let places = places..self.out.places.len();
+        self.out.placements.push(Placement { request: id, growth, domain, places, scrub });
+        self.connect(id, &graph);
+        // In reverse, because the readers of a chain come after it, and need not be checked.
+        for chain in graph.cancel.iter().rev() {
+            self.cancel_chain(id, *chain);
+        }
+        self.keep_for_later(id, &graph);
+        if self.model(self.request(id).model).takes_requests() {
+            self.offer(id, growth);
+        } else {
+            self.start_growth(id, &graph);
+        }
+        true
+    }
+
+    /// Places a request whose growth [`is_single`] and has a block for itself: the same as the general way, in one step.
+    fn place_single(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) {
+        let request = self.request(id);
+        let (model, domain, scrub) = (request.model, request.domain, request.scrub);
+        let first_stage = request.block.map_or(NO_SLOT, |block| Slot(block.start));
+        let taken = self.model(model).takes_requests();
+        let places = self.out.places.len();
+        let lane = self.place_stage(id, (0, 0), &graph.chains[0], first_stage);
+        let places = places..places + 1;
+        self.out.placements.push(Placement { request: id, growth: 0, domain, places, scrub });
+        let place = self.lane_mut(lane);
+        (place.plain, place.joins) = (true, !taken);
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
+        request.live_chains = 1;
+        request.push_chain(Chain::new(&graph.chains[0], 0, (lane, &[]), spares), spares);
+        request.push_growth(graph, spares);
+        if taken {
+            self.offer(id, 0);
+        } else {
+            self.set_ready(lane, 0, None);
+        }
+    }
+
+    /// Lanes for the stages of a chain. Their slots begin at `first_stage` in `placed_slots`.
+    fn place_chain(&mut self, id: RequestId, growth: u32, number: u32, graph: &UnfoldedChain, first_stage: usize) {
+        let mut lanes = (LaneId(u32::MAX), Vec::new());
+        for index in 0..graph.stages.len() {
+            let lane = self.place_stage(id, (number, index as u32), graph, self.placed_slots[first_stage + index]);
+            if index == 0 { lanes.0 = lane } else { lanes.1.push(lane) }
+        }
+        let Self { requests, spares, .. } = self;
+        let request = &mut requests[id.index()];
+        request.live_chains += 1;
+        request.push_chain(Chain::new(graph, growth, (lanes.0, &lanes.1), spares), spares);
+    }
+
+    /// A lane for a stage, by its chain and number, at its slots.
+    fn place_stage(&mut self, id: RequestId, (chain, index): (u32, u32), graph: &UnfoldedChain, slot: Slot) -> LaneId {
+        let Request { model, rank, order, domain, .. } = *self.request(id);
+        let stage = &graph.stages[index as usize];
+        let known = self.model(model);
+        let in_order = known.takes == Takes::RequestsInOrder;
+        let type_position = known.type_of_cell[stage.cell as usize];
+        let cell_type = known.types[type_position as usize].cell_type;
+        let lane = self.take_lane();
+        let (placed_in, progress) = (self.tick as u32, Progress::new(graph, index, in_order, &mut self.spares));
+        let place = self.lane_mut(lane);
+        (place.request, place.model, place.cell_type) = (id, model, cell_type);
+        (place.type_position, place.stage) = (number(type_position), number(index));
+        (place.domain, place.order, place.chain) = (domain, order, chain);
+        place.rank = rank;
+        (place.slot, place.limit, place.flying, place.plain) = (slot, graph.length.bound, 0, false);
+        place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
+        (place.joins, place.named) = (false, false);
+        place.progress = progress;
+        place.placed_in = placed_in;
+        self.out.places.push((lane, slot));
+        lane
+    }
+
+    /// Slots that a stage holds.
+    pub(crate) fn slots_of(&self, lane: LaneId) -> u32 {
+        let place = self.lane(lane);
+        let request = self.request(place.request);
+        let Some((graph, _, stage)) = Self::stage_of(request, place).filter(|_| place.slot != NO_SLOT) else { return 0 };
+        let bound = graph.chains[(place.chain - graph.first_chain) as usize].length.bound;
+        stage_slots(&self.model(request.model).info, stage.cell, stage.retention.places(bound)).unwrap_or(0)
+    }
+
+    #[inline]
+    pub(crate) fn take_lane(&mut self) -> LaneId {
+        self.free_lanes.pop().unwrap_or_else(|| self.another_lane())
+    }
+
+    #[cold]
+    fn another_lane(&mut self) -> LaneId {
+        reserve::in_table(&mut self.lanes, 1);
+        self.lanes.push(Lane::vacant());
+        LaneId(self.lanes.len() as u32 - 1)
+    }
+}
+
+/// The number of a stage, or of a type among a model's.
+fn number(number: u32) -> u16 {
+    u16::try_from(number).expect("graphs of so many stages, and models of so many types, are not admitted")
+}
+
+/// Whether a growth is one chain of one stage whose steps wait for the one before, and nobody for them: most are.
+fn is_single(graph: &UnfoldedGrowth) -> bool {
+    let [chain] = &graph.chains[..] else { return false };
+    let [stage] = &chain.stages[..] else { return false };
+    let in_order = chain.length.bound <= 1 || (stage.grouping == Grouping::Whole && !stage.depends.is_empty());
+    let by_itself = stage.depends.iter().all(|depends| matches!(depends, Dependency::Previous { .. }));
+    let unread = stage.successors.targets.is_empty() && graph.next.is_none() && graph.cancel.is_empty();
+    graph.first_chain == 0 && chain.length.like.is_none() && in_order && by_itself && unread
+}

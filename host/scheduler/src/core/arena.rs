@@ -1,0 +1,273 @@
+//! The slots of a domain: which are free, and which tenant's values they last held.
+//!
+//! It owns numbers only; the bytes are the backend's. A buddy allocator gives the unused tail of a
+//! block back at once, so little is lost to rounding. Every choice is the lowest address of the
+//! smallest block that fits, so the allocator is deterministic.
+//!
+//! Small blocks that come back are kept for requests of exactly their size, last in, first out.
+//! Requests of a model are alike, and memory that was touched lately is touched again. They go back
+//! to the buddies when nothing else is left.
+
+use crate::id::TenantId;
+
+/// Slots whose last owner is remembered together.
+const GRANULE: u32 = 64;
+
+/// Blocks of so many slots wait for their like.
+const ALIKE_SLOTS: usize = 64;
+
+/// So many of each size, at most.
+const ALIKE_MAX: usize = 1024;
+
+/// The slots of one memory domain.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    slots: u32,
+    free: u32,
+    /// Bit i of `orders[k]`: the block of `1 << k` slots from `i << k` on is free, and its buddy is not.
+    orders: Vec<BitTree>,
+    /// The starts of free blocks of one slot, of two, and so on, that are in no order.
+    alike: Vec<Vec<u32>>,
+    owners: Owners,
+}
+
+impl Arena {
+    /// All slots free, none ever used.
+    pub(crate) fn new(slots: u32) -> Self {
+        let count = if slots == 0 { 0 } else { slots.ilog2() + 1 };
+        let orders = (0..count).map(|order| BitTree::new((slots >> order) as usize)).collect();
+        let alike = vec![Vec::new(); ALIKE_SLOTS];
+        let mut arena = Self { slots, free: slots, orders, alike, owners: Owners::default() };
+        arena.merge(0, slots);
+        arena
+    }
+
+    /// Slots that are free now.
+    pub(crate) const fn free_slots(&self) -> u32 {
+        self.free
+    }
+
+    /// The largest block there can be.
+    pub(crate) fn largest(&self) -> u32 {
+        if self.slots == 0 { 0 } else { 1 << self.slots.ilog2() }
+    }
+
+    /// `need` ≥ 1 slots in a row, or none if no block fits now.
+    pub(crate) fn allocate(&mut self, need: u32) -> Option<u32> {
+        let alike = self.alike.get_mut(need as usize - 1).and_then(Vec::pop);
+        let start = match alike.or_else(|| self.split(need)) {
+            Some(start) => start,
+            None if need > self.free => return None,
+            None => {
+                self.merge_alike();
+                self.split(need)?
+            }
+        };
+        self.free -= need;
+        Some(start)
+    }
+
+    /// Gives slots back: a block, or any part of one.
+    pub(crate) fn free(&mut self, start: u32, slots: u32) {
+        if slots == 0 {
+            return;
+        }
+        self.free += slots;
+        assert!(self.free <= self.slots, "more slots given back than there are");
+        match self.alike.get_mut(slots as usize - 1).filter(|alike| alike.len() < ALIKE_MAX) {
+            Some(alike) => alike.push(start),
+            None => self.merge(start, slots),
+        }
+    }
+
+    /// So many slots in a row from the smallest block that fits.
+    fn split(&mut self, need: u32) -> Option<u32> {
+        let order = need.checked_next_power_of_two()?.ilog2();
+        let (mut at, mut index) =
+            (order..).take_while(|at| (*at as usize) < self.orders.len()).find_map(|at| Some((at, self.orders[at as usize].first()?)))?;
+        self.orders[at as usize].clear(index);
+        while at > order {
+            at -= 1;
+            index *= 2;
+            self.orders[at as usize].set(index + 1);
+        }
+        let start = u32::try_from(index).ok()? << order;
+        self.merge(start + need, (1 << order) - need);
+        Some(start)
+    }
+
+    /// Gives slots to the buddies.
+    fn merge(&mut self, mut start: u32, mut slots: u32) {
+        while slots > 0 {
+            let order = start.trailing_zeros().min(slots.ilog2());
+            self.free_block(start >> order, order);
+            start += 1 << order;
+            slots -= 1 << order;
+        }
+    }
+
+    /// Blocks wait for their like no longer.
+    fn merge_alike(&mut self) {
+        let mut all = std::mem::take(&mut self.alike);
+        for (slots, alike) in (1..).zip(&mut all) {
+            alike.drain(..).for_each(|start| self.merge(start, slots));
+        }
+        self.alike = all;
+    }
+
+    fn free_block(&mut self, index: u32, order: u32) {
+        let (mut index, mut order) = (index as usize, order as usize);
+        while order + 1 < self.orders.len() && self.orders[order].get(index ^ 1) {
+            self.orders[order].clear(index ^ 1);
+            index /= 2;
+            order += 1;
+        }
+        debug_assert!(!self.orders[order].get(index), "slots given back twice");
+        self.orders[order].set(index);
+    }
+
+    /// Notes that a tenant holds those slots now; whether any of them last held another's values.
+    pub(crate) fn take_over(&mut self, start: u32, slots: u32, tenant: TenantId) -> bool {
+        self.owners.take_over(self.slots, start, slots, tenant)
+    }
+}
+
+/// Who last held each granule. While there is one tenant nothing is stored, and of granules that no other has reached neither: they are its own.
+#[derive(Debug, Default)]
+struct Owners {
+    sole: Option<TenantId>,
+    /// The first of them.
+    granules: Vec<Owner>,
+    several: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    One(TenantId),
+    Several,
+}
+
+impl Owners {
+    fn take_over(&mut self, arena: u32, start: u32, slots: u32, tenant: TenantId) -> bool {
+        let sole = *self.sole.get_or_insert(tenant);
+        self.several |= slots > 0 && sole != tenant;
+        if slots == 0 || !self.several {
+            return false;
+        }
+        let mut foreign = false;
+        let end = start + slots;
+        let reached = end.div_ceil(GRANULE) as usize;
+        if reached > self.granules.len() {
+            // Slots are handed out from the lowest address on: most of a large arena is never reached.
+            self.granules.resize(reached, Owner::One(sole));
+        }
+        for granule in start / GRANULE..=(end - 1) / GRANULE {
+            let owner = &mut self.granules[granule as usize];
+            let whole = granule * GRANULE >= start && granule.saturating_add(1).saturating_mul(GRANULE).min(arena) <= end;
+            foreign |= *owner != Owner::One(tenant);
+            *owner = if whole || *owner == Owner::One(tenant) { Owner::One(tenant) } else { Owner::Several };
+        }
+        foreign
+    }
+}
+
+/// A set of small numbers that knows its smallest: one bit each, and above every 64 of them one bit that says whether any is set.
+#[derive(Debug)]
+struct BitTree {
+    bits: usize,
+    levels: Vec<Vec<u64>>,
+}
+
+impl BitTree {
+    fn new(bits: usize) -> Self {
+        let mut levels = Vec::new();
+        let mut words = bits.div_ceil(64).max(1);
+        loop {
+            levels.push(vec![0; words]);
+            if words == 1 {
+                break;
+            }
+            words = words.div_ceil(64);
+        }
+        Self { bits, levels }
+    }
+
+    fn get(&self, index: usize) -> bool {
+        index < self.bits && self.levels[0][index / 64] >> (index % 64) & 1 == 1
+    }
+
+    fn set(&mut self, mut index: usize) {
+        for level in &mut self.levels {
+            let word = &mut level[index / 64];
+            let any = *word != 0;
+            *word |= 1 << (index % 64);
+            if any {
+                return;
+            }
+            index /= 64;
+        }
+    }
+
+    fn clear(&mut self, mut index: usize) {
+        for level in &mut self.levels {
+            let word = &mut level[index / 64];
+            *word &= !(1 << (index % 64));
+            if *word != 0 {
+                return;
+            }
+            index /= 64;
+        }
+    }
+
+    fn first(&self) -> Option<usize> {
+        if self.levels.last()?[0] == 0 {
+            return None;
+        }
+        Some(self.levels.iter().rev().fold(0, |index, level| index * 64 + level[index].trailing_zeros() as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a plain array of who holds what: blocks never overlap, and all slots come back as one.
+        #[test]
+        fn blocks_never_overlap_and_coalesce(slots in 1_u32..300, needs in prop::collection::vec((1_u32..40, any::<u8>()), 1..200)) {
+            let mut arena = Arena::new(slots);
+            let mut held = vec![false; slots as usize];
+            let mut blocks: Vec<(u32, u32)> = Vec::new();
+            for (need, choice) in needs {
+                if choice % 3 == 0 && !blocks.is_empty() {
+                    let (start, count) = blocks.swap_remove(choice as usize % blocks.len());
+                    held[start as usize..(start + count) as usize].fill(false);
+                    arena.free(start, count);
+                } else if let Some(start) = arena.allocate(need) {
+                    for slot in &mut held[start as usize..(start + need) as usize] {
+                        prop_assert!(!*slot);
+                        *slot = true;
+                    }
+                    blocks.push((start, need));
+                }
+                prop_assert_eq!(arena.free_slots() as usize, held.iter().filter(|held| !**held).count());
+            }
+            for (start, count) in blocks {
+                arena.free(start, count);
+            }
+            prop_assert_eq!(arena.allocate(arena.largest()), Some(0));
+        }
+    }
+
+    #[test]
+    fn a_block_that_another_tenant_held_is_scrubbed() {
+        let mut arena = Arena::new(1024);
+        let (one, two) = (TenantId(1), TenantId(2));
+        assert!(!arena.take_over(0, 100, one), "fresh slots are zero");
+        assert!(arena.take_over(10, 20, two));
+        assert!(arena.take_over(0, 5, one), "the granule holds values of both");
+        assert!(arena.take_over(0, 64, one));
+        assert!(!arena.take_over(3, 9, one), "the whole granule was taken over");
+    }
+}

@@ -1,0 +1,200 @@
+//! The stages that wait for a lane's steps one by one: a step finds its readers without a look at all others.
+
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{BLOCK_STEPS, Listing};
+
+use crate::core::lane::StageRef;
+
+/// A lane's readers.
+///
+/// Memory does not grow with the number of steps that are read: a plugin names many in a few bytes. A reader of few steps is listed under each.
+/// A reader of many is listed by blocks of steps, and checked at every step of those. The graph's checks bound the number of blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    /// Readers of most steps: checked at every step.
+    dense: Vec<StepReader>,
+    /// Readers that are checked where they are listed.
+    sparse: Vec<StepReader>,
+    /// A step and its reader, by position in `sparse`; ascending once `sorted`.
+    by_step: Vec<(u32, u32)>,
+    /// The same by number of the block.
+    by_block: Vec<(u32, u32)>,
+    sorted: bool,
+}
+
+/// A reader of `steps` steps, as `at` maps its steps to the lane's.
+#[derive(Clone, Copy, Debug)]
+struct StepReader {
+    reader: StageRef,
+    at: Affine,
+    steps: u32,
+}
+
+impl Readers {
+    /// `reader` follows the lane step by step.
+    pub(crate) fn follow(&mut self, reader: StageRef) {
+        self.dense.push(StepReader { reader, at: Affine::EVERY, steps: u32::MAX });
+    }
+
+    /// A reader of `steps` steps reads a lane of `bound` steps along that line.
+    pub(crate) fn add(&mut self, reader: StageRef, at: Affine, steps: u32, bound: u32) {
+        let line = StepReader { reader, at, steps };
+        let number = self.sparse.len() as u32;
+        let blocks = BLOCK_STEPS.into();
+        match at.listing(steps, bound) {
+            Listing::Nowhere => return self.dense.push(line),
+            Listing::Steps if at.stride == 0 => self.by_step.extend(read_at(at, bound, 0).map(|step| (step, number))),
+            Listing::Steps => self.by_step.extend((0..steps).filter_map(|by| Some((read_at(at, bound, by)?, number)))),
+            Listing::Blocks(_) if i64::from(at.stride).abs() >= blocks => {
+                let blocks = (0..steps).filter_map(|by| Some((read_at(at, bound, by)? / BLOCK_STEPS, number)));
+                self.by_block.extend(blocks);
+            }
+            Listing::Blocks(_) => {
+                if let (Some(one), Some(other)) = (read_at(at, bound, 0), read_at(at, bound, steps - 1)) {
+                    let (first, last) = (one.min(other) / BLOCK_STEPS, one.max(other) / BLOCK_STEPS);
+                    self.by_block.extend((first..=last).map(|block| (block, number)));
+                }
+            }
+        }
+        self.sorted = false;
+        self.sparse.push(line);
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    const fn len(&self) -> usize {
+        self.dense.len() + self.sparse.len()
+    }
+
+    /// One of them.
+    pub(crate) fn get(&self, index: usize) -> Option<StageRef> {
+        self.reader(index).map(|line| line.reader)
+    }
+
+    fn reader(&self, index: usize) -> Option<&StepReader> {
+        self.dense.get(index).or_else(|| self.sparse.get(index.checked_sub(self.dense.len())?))
+    }
+
+    /// Places to ask [`Readers::reading`] about, of a step: some may turn out to read other steps.
+    pub(crate) fn about(&mut self, step: u32) -> impl Iterator<Item = ReaderIndex> + use<> {
+        if !self.sorted {
+            self.by_step.sort_unstable();
+            self.by_block.sort_unstable();
+            self.sorted = true;
+        }
+        let range = |listed: &[(u32, u32)], number: u32| {
+            let from = listed.partition_point(|(listed, _)| *listed < number);
+            from..from + listed[from..].partition_point(|(listed, _)| *listed == number)
+        };
+        let (steps, blocks) = (range(&self.by_step, step), range(&self.by_block, step / BLOCK_STEPS));
+        (0..self.dense.len()).map(ReaderIndex::Dense).chain(steps.map(ReaderIndex::Step)).chain(blocks.map(ReaderIndex::Block))
+    }
+
+    /// Which node reads that step, or every node of a stage (none).
+    pub(crate) fn reading(&self, place: ReaderIndex, step: u32, bound: u32) -> Option<(StageRef, Option<u32>)> {
+        let listed = |listed: &[(u32, u32)], at: usize| self.sparse.get(listed.get(at)?.1 as usize).copied();
+        let StepReader { reader, at, steps } = match place {
+            ReaderIndex::Dense(at) => self.dense.get(at).copied()?,
+            ReaderIndex::Step(at) => listed(&self.by_step, at)?,
+            ReaderIndex::Block(at) => listed(&self.by_block, at)?,
+        };
+        if at.stride == 0 {
+            return Some((reader, None));
+        }
+        let named = if at.from_end { i64::from(bound) - 1 - i64::from(step) } else { i64::from(step) };
+        let distance = named - i64::from(at.first);
+        let stride = i64::from(at.stride);
+        let by = (distance % stride == 0).then(|| u32::try_from(distance / stride).ok()).flatten().filter(|by| *by < steps)?;
+        Some((reader, Some(by)))
+    }
+}
+
+/// Where a reader is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReaderIndex {
+    Dense(usize),
+    Step(usize),
+    Block(usize),
+}
+
+/// The step of a lane of `bound` steps that `at` means at `step`.
+pub(super) fn read_at(at: Affine, bound: u32, step: u32) -> Option<u32> {
+    let named = at.at(step)?;
+    if at.from_end { bound.checked_sub(1)?.checked_sub(named) } else { Some(named) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn stage(chain: u32) -> StageRef {
+        StageRef { chain, stage: 0 }
+    }
+
+    /// The readers of a step, the obvious way.
+    fn readers_of(step: u32, bound: u32, lines: &[(StageRef, Affine, u32)]) -> Vec<(u32, u32)> {
+        let reads = |(reader, at, steps): &(StageRef, Affine, u32)| {
+            let (chain, at) = (reader.chain, *at);
+            (0..*steps).filter(move |by| read_at(at, bound, *by) == Some(step)).map(move |by| (chain, by))
+        };
+        lines.iter().flat_map(reads).collect()
+    }
+
+    fn assert_found(bound: u32, given: &[(u32, i32, u32)]) {
+        let mut lines = Vec::new();
+        for (first, stride, steps) in given {
+            for from_end in [false, true] {
+                lines.push((stage(lines.len() as u32), Affine { first: *first, stride: *stride, from_end }, *steps));
+            }
+        }
+        let mut readers = Readers::default();
+        lines.iter().for_each(|(reader, at, steps)| readers.add(*reader, *at, *steps, bound));
+        assert_eq!(readers.len(), lines.len());
+        assert!((0..lines.len()).all(|index| readers.get(index).is_some()) && readers.get(lines.len()).is_none());
+        for step in 0..bound {
+            let mut found = Vec::new();
+            for place in readers.about(step) {
+                match readers.reading(place, step, bound) {
+                    Some((reader, Some(by))) => found.push((reader.chain, by)),
+                    Some((reader, None)) => found.extend((0..lines[reader.chain as usize].2).map(|by| (reader.chain, by))),
+                    None => {}
+                }
+            }
+            found.sort_unstable();
+            let mut wanted = readers_of(step, bound, &lines);
+            wanted.sort_unstable();
+            assert_eq!(found, wanted, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_step_finds_its_readers() {
+        assert_found(40, &[(0, 1, 40), (3, 1, 2), (39, -1, 40), (39, -4, 9), (7, 0, 5), (0, 9, 4), (2, 3, 12), (5, -5, 2)]);
+        let long = [(0, 1, 200), (17, 1, 200), (1999, -1, 200), (100, 3, 300), (1500, -7, 150), (63, 64, 30), (1990, -66, 30), (0, 90, 20)];
+        assert_found(2000, &long);
+    }
+
+    /// Every step used to ask all of them: seconds of the scheduler's thread for one request.
+    #[test]
+    fn readers_of_one_step_each_are_not_asked_at_the_others() {
+        const BOUND: u32 = 40_000;
+        let mut readers = Readers::default();
+        for chain in 0..10_000 {
+            readers.add(stage(chain), Affine { first: chain, stride: i32::from(chain % 2 == 0), from_end: false }, 1, BOUND);
+        }
+        let asked: usize = (0..BOUND).map(|step| readers.about(step).count()).sum();
+        assert_eq!(asked, 10_000);
+    }
+
+    /// All that was read used to be listed and sorted, step by step: seconds of the scheduler's thread again.
+    #[test]
+    fn what_is_listed_does_not_grow_with_what_is_read() {
+        let mut readers = Readers::default();
+        for chain in 0..352 {
+            readers.add(stage(chain), Affine { first: 100 * chain, stride: 1, from_end: false }, 23_500, 94_100);
+        }
+        assert!(readers.by_step.is_empty() && readers.by_block.len() < 352 * 23_500 / 60);
+        let asked: usize = (0..94_100).map(|step| readers.about(step).count()).sum();
+        assert!(asked < 352 * (23_500 + 130));
+    }
+}

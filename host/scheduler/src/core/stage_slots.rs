@@ -1,0 +1,86 @@
+//! Where the stages of a growth lie within their request's slots, and what happens if they do not
+//! fit.
+//!
+//! A growth that finds no room waits for the chains of its own request. That includes ended chains
+//! with steps still in flight. So whether a growth fits does not depend on when it arrives. If no
+//! such chain is left, the growth exceeds its reservation and its request fails alone.
+
+use std::sync::Arc;
+
+use cellwright_cell_graph::UnfoldedGrowth;
+
+use crate::command::Failure;
+use crate::core::Core;
+use crate::core::lane::NO_SLOT;
+use crate::event::ModelInfo;
+use crate::id::{RequestId, Slot};
+
+impl Core {
+    /// Finds slots for every stage of a growth, in the request's reservation or in its block, and leaves them in `placed_slots`. False if there is no room
+    /// for all of them; then the reservation is as before.
+    pub(crate) fn allocate_stages(&mut self, id: RequestId, graph: &UnfoldedGrowth) -> bool {
+        let Self { requests, models, placed_slots, .. } = self;
+        let request = &mut requests[id.index()];
+        let info = &models[request.model.index()].as_ref().expect("a request's model is known").info;
+        let base = request.block.map_or(0, |block| block.start);
+        let mut reservation = request.rare_if_any().and_then(|rare| rare.reservation.as_mut());
+        let mut next = base;
+        placed_slots.clear();
+        for slots in slots_of_stages(info, graph) {
+            let slot = match &mut reservation {
+                _ if slots == 0 => NO_SLOT,
+                Some(reservation) => match reservation.allocate(slots) {
+                    Some(start) => Slot(base + start),
+                    None => {
+                        let taken = placed_slots.iter().zip(slots_of_stages(info, graph)).filter(|(slot, _)| **slot != NO_SLOT);
+                        taken.for_each(|(slot, slots)| reservation.free(slot.0 - base, slots));
+                        return false;
+                    }
+                },
+                None => {
+                    next += slots;
+                    Slot(next - slots)
+                }
+            };
+            placed_slots.push(slot);
+        }
+        true
+    }
+
+    /// The same once more, when chains are gone that could not go when they ended, in the turn in which they were placed.
+    #[cold]
+    pub(crate) fn allocate_after_freeing(&mut self, id: RequestId, graph: &UnfoldedGrowth) -> bool {
+        for number in self.request(id).chain_numbers() {
+            self.free_chain_if_unread(id, number);
+        }
+        self.allocate_stages(id, graph)
+    }
+
+    /// A growth for which there is no room: as long as something of its request goes on, or is in flight though it has ended, that may make room yet. So whether
+    /// it fits does not depend on when it comes.
+    #[cold]
+    pub(crate) fn put_off(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) {
+        let request = self.request(id);
+        if request.live_chains > 0 || request.flying > 0 {
+            self.rare_mut(id).pending.push_front(graph);
+        } else {
+            let reserved = request.rare().and_then(|rare| rare.reservation.as_ref()).map_or(0, |reservation| reservation.slots());
+            self.doom(id, Failure::GrewTooLarge { reserved: reserved.into() });
+        }
+    }
+}
+
+/// Slots that a growth's values take.
+pub(crate) fn slots_needed(info: &ModelInfo, growth: &UnfoldedGrowth) -> u64 {
+    slots_of_stages(info, growth).map(u64::from).sum()
+}
+
+/// Slots that the values of each of its stages take, in order.
+fn slots_of_stages(info: &ModelInfo, growth: &UnfoldedGrowth) -> impl Iterator<Item = u32> {
+    let stages = growth.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain.length.bound, stage)));
+    stages.map(|(bound, stage)| stage_slots(info, stage.cell, stage.retention.places(bound)).unwrap_or(u32::MAX))
+}
+
+pub(crate) fn stage_slots(info: &ModelInfo, cell: u32, places: u32) -> Option<u32> {
+    info.cells[cell as usize].slots.checked_mul(places)
+}

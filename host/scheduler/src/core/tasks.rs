@@ -1,0 +1,80 @@
+//! How rows become a task in flight, on its own or as a further step of the launch before.
+
+use crate::command::{Launch, Row};
+use crate::core::fleet::Task;
+use crate::core::{Core, reserve};
+use crate::id::{CellTypeId, ModelId, TaskSeq, WorkerId};
+
+/// Tasks.
+impl Core {
+    /// Records a task whose rows were queued, and launches it: on its own, or (`merge`) as one step more of the launch before.
+    pub(crate) fn launch(
+        &mut self,
+        worker: WorkerId,
+        cell_type: CellTypeId,
+        model: ModelId,
+        rows: impl ExactSizeIterator<Item = Row> + Clone,
+        merge: bool,
+    ) {
+        if merge {
+            let (count, charged_ns) = (rows.len(), self.charge_ahead(cell_type, rows));
+            self.launch_step_more(worker, cell_type, (count, charged_ns));
+        } else {
+            let first = self.out.rows.len();
+            reserve::in_table(&mut self.out.rows, rows.len());
+            self.out.rows.extend(rows);
+            self.launch_rows(worker, cell_type, model, first, None);
+        }
+    }
+
+    /// Records a task whose rows are the last of `out.rows`, from `first` on; they are all of model `sole`, if there is one.
+    pub(crate) fn launch_rows(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, first: usize, sole: Option<ModelId>) {
+        let rows = std::mem::take(&mut self.out.rows);
+        let launched = &rows[first..];
+        let charged_ns = match sole {
+            Some(sole) => self.charge_ahead_one(cell_type, sole, launched.len()),
+            None => self.charge_ahead(cell_type, launched.iter().copied()),
+        };
+        self.types[cell_type.index()].running += 1;
+        let state = self.workers[worker.index()].as_mut().expect("a worker that asks is up");
+        state.outstanding += 1;
+        let seq = TaskSeq(state.last_seq.0 + 1);
+        state.last_seq = seq;
+        let (tick, listed, walk) = (0, 0, false);
+        state.tasks.push_back(Task { seq, cell_type, steps: 1, rows: launched.len(), tick, listed, walk, sole, charged_ns });
+        reserve::in_ring(&mut state.rows, launched.len());
+        state.rows.extend(launched);
+        self.out.launches.push(Launch { worker, cell_type, model, sole, seq, steps: 1, ended: 0, rows: first..rows.len() });
+        self.out.rows = rows;
+    }
+
+    /// The launch before runs a step more, with so many of its rows.
+    pub(crate) fn launch_step_more(&mut self, worker: WorkerId, cell_type: CellTypeId, (rows, charged_ns): (usize, u64)) {
+        self.types[cell_type.index()].running += 1;
+        let state = self.workers[worker.index()].as_mut().expect("a worker that asks is up");
+        state.outstanding += 1;
+        if let (Some(task), Some(launch)) = (state.tasks.back_mut(), self.out.launches.last_mut()) {
+            task.steps += 1;
+            task.charged_ns += charged_ns;
+            launch.steps += 1;
+            launch.ended += (launch.rows.len() - rows) as u32;
+        }
+    }
+
+    /// The launch before, if it may have a step more.
+    pub(super) fn last_launch(&self, worker: WorkerId, cell_type: CellTypeId) -> Option<&Launch> {
+        let steps_max = self.config.launch_steps_max();
+        self.out.launches.last().filter(|last| last.worker == worker && last.cell_type == cell_type && last.steps < steps_max)
+    }
+
+    /// Whether these rows are those of the launch before on this worker (which are among those `before`), each one step further, and may be one launch
+    /// with it.
+    pub(crate) fn continues_last(&self, worker: WorkerId, cell_type: CellTypeId, before: &[Row], rows: &[Row]) -> bool {
+        let Some(last) = self.last_launch(worker, cell_type) else { return false };
+        let before = &before[last.rows.clone()];
+        let goes_on = |(before, row): (&Row, &Row)| {
+            row.lane == before.lane && row.step == before.step + last.steps && self.lanes[row.lane.index()].merges
+        };
+        before.len() == rows.len() && before.iter().zip(rows).all(goes_on)
+    }
+}

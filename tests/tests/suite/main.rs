@@ -1,0 +1,20 @@
+//! The tests that need several crates, and the built programs.
+
+mod architecture;
+mod cli;
+mod cuda;
+mod end_to_end;
+mod engine;
+mod help;
+mod http;
+mod lab;
+mod odd_servers;
+mod platform;
+mod random;
+mod rebuilt;
+mod remote;
+mod samples;
+mod server;
+mod serving;
+mod settings;
+mod simulate;

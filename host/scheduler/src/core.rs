@@ -220,8 +220,8 @@ impl Core {
         }
     }
 
-    /// An event was applied: carries out what was put off.
-    pub(crate) fn end_event(&mut self) {
+    /// Carries out what was put off.
+    pub(crate) fn settle_all(&mut self) {
         self.settle();
         self.forget_models_over();
     }
@@ -233,16 +233,13 @@ impl Core {
         self.settle();
     }
 
-    /// A turn ends: its commands go to the caller.
-    pub(crate) fn end_turn(&mut self, commands: &mut Commands) {
-        self.settle();
+    /// A turn ends: its commands go to the caller. A policy wants the next turn at that time, if not before.
+    pub(crate) fn end_turn(&mut self, wake_at: Option<Time>, commands: &mut Commands) {
         self.settle_counts();
-        self.forget_models_over();
-        if let Some((at, _)) = self.reviews.first() {
-            self.wake_by(*at);
-        }
+        let review_at = self.reviews.first().map(|(at, _)| *at);
+        self.out.wake_at = wake_at.into_iter().chain(review_at).min();
         if !self.late_lanes.is_empty() || (self.freed && self.requests_waiting > 0) {
-            self.wake_by(self.now);
+            self.out.wake_at = Some(self.now);
         }
         std::mem::swap(&mut self.out, commands);
     }
@@ -250,6 +247,11 @@ impl Core {
     /// Hands over what policies are to be told.
     pub(crate) fn take_notes(&mut self, into: &mut Vec<Note>) {
         std::mem::swap(&mut self.notes, into);
+    }
+
+    /// Whether any model's policy takes requests, not nodes.
+    pub(crate) const fn takes_requests(&self) -> bool {
+        self.models_of_batches > 0
     }
 
     pub(crate) const fn has_notes(&self) -> bool {
@@ -322,7 +324,7 @@ impl Core {
     /// Whether a worker has few enough tasks in flight for any model's policy.
     pub(crate) fn asks(&self, worker: WorkerId) -> bool {
         let of_nodes = self.config.low_water.saturating_add(1);
-        let most = if self.models_of_batches > 0 { of_nodes.max(self.config.max_tasks_to_submit) } else { of_nodes };
+        let most = if self.takes_requests() { of_nodes.max(self.config.max_tasks_to_submit) } else { of_nodes };
         self.worker(worker).is_some_and(|state| state.outstanding < most)
     }
 
@@ -356,11 +358,6 @@ impl Core {
         };
         std::hint::black_box(lanes().map(of_lane).fold(0, |all, one| all ^ one));
         std::hint::black_box(lanes().map(of_request).fold(0, |all, one| all ^ one));
-    }
-
-    /// Asks to be woken at that time, if not before.
-    pub(crate) fn wake_by(&mut self, at: Time) {
-        self.out.wake_at = Some(self.out.wake_at.map_or(at, |other| other.min(at)));
     }
 }
 

@@ -14,7 +14,7 @@
 //!   ([`Pick::Oldest`]). Under the other two, `Core` offers each growth of a request ([`Policy::offered`]) and runs nothing of it until the policy has
 //!   taken it for a worker ([`Pick::Take`]). The growth runs on that worker alone until the policy releases it ([`Pick::Release`]).
 //! - For a worker that wants a task, the scheduler first finds the model whose turn it is, among those whose policies have work for the worker
-//!   ([`Policy::has_work`], [`Policy::oldest`]). It then calls [`Policy::choose`] until a pick launches a task or there is none.
+//!   ([`Policy::has_work`], [`Policy::oldest`]). It then calls [`Policy::choose`] until a pick is no [`Pick::Take`].
 //! - Each pick is checked and carried out before the next call, so the policy always sees its effect in the [`View`].
 //! - A pick that breaks a rule changes nothing, and all requests of the model fail with [`Failure::Policy`]. Other models go on.
 //! - A policy may keep what it likes: queues, batches in flight. It hears of each task that is complete on a worker on which it has requests
@@ -90,10 +90,8 @@ pub(crate) trait Policy: fmt::Debug + Send {
     /// A request was told to grow.
     fn grown(&mut self, _view: View<'_>, _growth: &UnfoldedGrowth) {}
 
-    /// A growth of a request has its place and may be taken; not under [`Takes::Nodes`]. When to review the request, if at all, unless it was taken before.
-    fn offered(&mut self, _view: View<'_>, _growth: Member) -> Option<Time> {
-        None
-    }
+    /// A growth of a request has its place and may be taken; not under [`Takes::Nodes`].
+    fn offered(&mut self, _view: View<'_>, _growth: Member) {}
 
     /// Whether a worker could get a task. Asked more often than `oldest`.
     fn has_work(&self, view: View<'_>, worker: WorkerId) -> bool {
@@ -103,8 +101,13 @@ pub(crate) trait Policy: fmt::Debug + Send {
     /// Since when a worker could get a task: decides between models that are owed equal time.
     fn oldest(&self, view: View<'_>, worker: WorkerId) -> Option<Key>;
 
-    /// What a worker is to run. Called again until a pick launches a task, or there is none.
+    /// What a worker is to run. Called again after [`Pick::Take`]. After any other pick the model of the next one is chosen anew.
     fn choose(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick>;
+
+    /// When there will be work that there is not now, if nothing happens before. Asked at the end of every turn; not under [`Takes::Nodes`].
+    fn wake_at(&self, _view: View<'_>) -> Option<Time> {
+        None
+    }
 
     /// A task is complete on a worker for which requests were taken. Called again until there is no pick. The picks may not launch.
     fn done(&mut self, _view: View<'_>, _worker: WorkerId) -> Option<Pick> {

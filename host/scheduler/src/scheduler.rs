@@ -50,15 +50,16 @@ impl Scheduler {
         self.core.begin_turn(now, events);
         for event in events.drain(..) {
             self.apply(event);
-            self.core.end_event();
+            self.core.settle_all();
             self.deliver_notes();
         }
         self.core.admit_waiting();
         self.deliver_notes();
         self.review(now);
         self.run();
-        self.core.end_turn(commands);
+        self.core.settle_all();
         self.deliver_notes();
+        self.core.end_turn(self.wake_at(), commands);
     }
 
     fn apply(&mut self, event: Event) {
@@ -138,11 +139,7 @@ impl Scheduler {
             }
             let Some(policy) = self.policies.get_mut(model) else { continue };
             match note {
-                Note::Offered(_, growth) => {
-                    if let Some(at) = policy.offered(self.core.view(model), growth) {
-                        self.core.review_at(growth.request, at);
-                    }
-                }
+                Note::Offered(_, growth) => policy.offered(self.core.view(model), growth),
                 Note::Ended(_, ended) => policy.ended(self.core.view(model), &ended),
                 Note::ModelGone(_) => {}
             }
@@ -197,16 +194,24 @@ impl Scheduler {
         core.choose_model(has_work, |model| policy(model).and_then(|(policy, view)| policy.oldest(view, worker)))
     }
 
-    /// Asks a model's policy until it gives the worker a task; whether it did.
+    /// Asks a model's policy for a worker's next task. False if there was nothing to do.
     fn serve(&mut self, worker: WorkerId, model: ModelId) -> bool {
         while let Some(pick) = self.policies.get_mut(model).and_then(|policy| policy.choose(self.core.view(model), worker)) {
+            let takes = matches!(pick, Pick::Take(_));
             match self.commit(model, worker, pick) {
-                Some(Committed::Changed) => {}
-                Some(Committed::Launched) => return true,
+                Some(Committed::Changed) if takes => {}
+                // A model whose batch has ended begins the next one when it is its turn.
+                Some(Committed::Changed | Committed::Launched) => return true,
                 Some(Committed::Nothing) | None => return false,
             }
         }
         false
+    }
+
+    /// When a policy wants another turn, if nothing happens before.
+    fn wake_at(&self) -> Option<Time> {
+        let policies = self.policies.0.iter().filter(|_| self.core.takes_requests()).zip((0..).map(ModelId));
+        policies.filter_map(|(policy, model)| policy.as_ref()?.wake_at(self.core.view(model))).min()
     }
 
     /// Carries a pick out. None if it was refused.

@@ -57,7 +57,6 @@ impl Core {
 
     /// Takes a request for a worker.
     pub(super) fn take(&mut self, id: RequestId, worker: WorkerId) {
-        self.forget_review(id);
         let rare = self.rare_mut(id);
         rare.taken = Some(worker);
         let growth = rare.offered.take();

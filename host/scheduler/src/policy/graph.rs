@@ -89,16 +89,9 @@ impl Rules for Buckets {
         self.most.unwrap_or_else(|| view.batch_limit(first) as usize)
     }
 
-    fn is_due(&self, view: View<'_>, bucket: &Bucket) -> bool {
-        let closes = bucket.iter().map(|member| self.window_closes(member)).min().flatten();
-        closes.is_none_or(|closes| closes <= view.now()) || bucket.front().is_some_and(|first| bucket.len() >= self.most(view, first))
-    }
-}
-
-impl Buckets {
-    /// When a request waits for others no longer; none if it does not wait at all.
-    fn window_closes(&self, member: &Member) -> Option<Time> {
-        (self.window_ns > 0).then(|| Time(member.since.0.saturating_add(self.window_ns)))
+    fn waits_until(&self, _: View<'_>, bucket: &Bucket) -> Option<Time> {
+        let first = bucket.iter().map(|member| member.since).min().filter(|_| self.window_ns > 0)?;
+        Some(Time(first.0.saturating_add(self.window_ns)))
     }
 }
 
@@ -107,11 +100,14 @@ impl Queue for BucketQueue {
         self.buckets.width.unwrap_or(1)
     }
 
-    fn put(&mut self, view: View<'_>, member: Member) -> Option<Time> {
-        let graph = view.growth(&member)?;
+    fn put(&mut self, view: View<'_>, member: Member) {
+        let Some(graph) = view.growth(&member) else { return };
         let bucket = self.buckets.width.map_or_else(Vec::new, |width| structure(graph, |length| rounded(length, width)));
         self.shelves.put(member, view.request(member.request).domain, bucket);
-        self.buckets.window_closes(&member)
+    }
+
+    fn wake_at(&self, view: View<'_>) -> Option<Time> {
+        self.shelves.wake_at(&self.buckets, view)
     }
 
     fn remove(&mut self, request: RequestId) {

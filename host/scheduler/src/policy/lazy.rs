@@ -108,7 +108,7 @@ struct Table {
     riders: Vec<Rider>,
     /// Somebody had no slack for a newcomer: the batch completes uninterrupted.
     closed: bool,
-    /// Newcomers were asked in since the last task.
+    /// Newcomers were asked in, and nothing has run since.
     asked: bool,
 }
 
@@ -189,7 +189,6 @@ impl LazyBatching {
         let table = self.tables.get_mut(&worker)?;
         let node = table.riders.iter().filter_map(|rider| rider.node(view)).min()?;
         let most = view.type_of(node.cell_type).map_or(1, |known| known.batch.max as usize);
-        table.asked = false;
         let mut rows: Vec<Row> = Vec::new();
         for rider in &mut table.riders {
             if rows.len() >= most || rider.node(view) != Some(node) {
@@ -256,9 +255,8 @@ impl Policy for LazyBatching {
         Takes::RequestsInOrder
     }
 
-    fn offered(&mut self, view: View<'_>, growth: Member) -> Option<Time> {
+    fn offered(&mut self, view: View<'_>, growth: Member) {
         self.shelves.put(growth, view.request(growth.request).domain, Vec::new());
-        None
     }
 
     /// Somebody may have left a worker's batch. One that is left without anybody is gone, and with it that it takes no newcomers.
@@ -293,10 +291,12 @@ impl Policy for LazyBatching {
             Some((rider.member.request, Failure::BeyondEnd { chain }))
         };
         let failures: Vec<_> = riders.iter_mut().filter_map(settle).collect();
-        self.tables.get_mut(&worker)?.riders = riders;
+        let table = self.tables.get_mut(&worker)?;
+        table.riders = riders;
         if !failures.is_empty() {
             return Some(Pick::GiveUp(failures));
         }
+        table.asked = false;
         self.release_complete(view, worker).or_else(|| self.next_node(view, worker))
     }
 

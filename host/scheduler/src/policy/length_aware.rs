@@ -84,21 +84,15 @@ impl Rules for LengthAware {
         view.batch_limit(first) as usize
     }
 
-    fn is_due(&self, view: View<'_>, bucket: &Bucket) -> bool {
-        self.evokes(view, bucket).is_none_or(|at| at <= view.now())
-            || bucket.front().is_some_and(|first| bucket.len() >= self.most(view, first))
-    }
-}
-
-impl LengthAware {
-    /// When a bucket is cut although it does not fill a batch; none if it need not wait.
-    fn evokes(&self, view: View<'_>, bucket: &Bucket) -> Option<Time> {
+    fn waits_until(&self, view: View<'_>, bucket: &Bucket) -> Option<Time> {
         let first = bucket.iter().map(|member| member.since).min().filter(|_| self.timeout_ns > 0)?;
         let first_members = bucket.front().map_or(0, |front| self.most(view, front));
         let waits_ns = self.timeout_ns.min(self.time_to_spare(view, bucket.iter().take(first_members)));
         Some(Time(first.0.saturating_add(waits_ns)))
     }
+}
 
+impl LengthAware {
     /// How long the first of these may wait before half of its objective is over, if all of them
     /// then run as one batch.
     fn time_to_spare<'a>(&self, view: View<'_>, members: impl Iterator<Item = &'a Member>) -> u64 {
@@ -113,34 +107,18 @@ impl LengthAware {
     }
 }
 
-impl Plans {
-    /// When to look at a request's bucket again, if nothing happens before: when it is cut; and, as
-    /// the request may be left over, when it would be if it began with that request.
-    fn next_look(&self, view: View<'_>, request: RequestId) -> Option<Time> {
-        let LengthAware { timeout_ns: timeout @ 1.., .. } = self.parameters else { return None };
-        let mut buckets = self.shelves.buckets(view.request(request).domain).map(|(_, bucket)| bucket);
-        let (bucket, member) = buckets.find_map(|bucket| Some((bucket, bucket.iter().find(|member| member.request == request)?)))?;
-        let alone = timeout.min(self.parameters.time_to_spare(view, std::iter::once(member)));
-        let left_over = [alone, timeout].map(|waits_ns| Time(member.since.0.saturating_add(waits_ns)));
-        let times = self.parameters.evokes(view, bucket).into_iter().chain(left_over);
-        times.filter(|at| *at > view.now()).min()
-    }
-}
-
 impl Queue for Plans {
     fn width(&self) -> u32 {
         0
     }
 
-    fn put(&mut self, view: View<'_>, member: Member) -> Option<Time> {
-        let graph = view.growth(&member)?;
-        let domain = view.request(member.request).domain;
-        self.shelves.put(member, domain, structure(graph, |_| 0));
-        self.next_look(view, member.request)
+    fn put(&mut self, view: View<'_>, member: Member) {
+        let Some(graph) = view.growth(&member) else { return };
+        self.shelves.put(member, view.request(member.request).domain, structure(graph, |_| 0));
     }
 
-    fn look(&mut self, view: View<'_>, request: RequestId) -> Option<Time> {
-        self.next_look(view, request)
+    fn wake_at(&self, view: View<'_>) -> Option<Time> {
+        self.shelves.wake_at(&self.parameters, view)
     }
 
     fn remove(&mut self, request: RequestId) {

@@ -12,7 +12,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::command::Row;
-use crate::id::{CellTypeId, Time, WorkerId};
+use crate::id::{CellTypeId, WorkerId};
 use crate::policy::shelf::{Rules, Shelves};
 use crate::policy::whole::release;
 use crate::policy::{Ended, Key, Member, Parameters, Pick, Policy, PolicyNameError, Takes, View, number};
@@ -100,9 +100,8 @@ impl Policy for MergedSets {
         Takes::Requests
     }
 
-    fn offered(&mut self, view: View<'_>, growth: Member) -> Option<Time> {
+    fn offered(&mut self, view: View<'_>, growth: Member) {
         self.shelves.put(growth, view.request(growth.request).domain, Vec::new());
-        None
     }
 
     fn ended(&mut self, _: View<'_>, ended: &Ended) {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::id::{DomainId, RequestId};
+use crate::id::{DomainId, RequestId, Time};
 use crate::policy::{Key, Member, View};
 
 pub(super) type Bucket = VecDeque<Member>;
@@ -29,7 +29,7 @@ impl Shelf {
         if stays.is_some_and(|last| last.order < self.turn_began) {
             return Some(self.last.clone());
         }
-        let due = || self.buckets.iter().filter(|(_, bucket)| rules.is_due(view, bucket));
+        let due = || self.buckets.iter().filter(|(_, bucket)| is_due(rules, view, bucket));
         let key = due().find(|(key, _)| **key > self.last).or_else(|| due().next()).map(|(key, _)| key.clone())?;
         self.turn_began = view.next_order();
         Some(key)
@@ -41,10 +41,16 @@ pub(super) trait Rules {
     /// Requests of a batch that begins with this one, at most.
     fn most(&self, view: View<'_>, first: &Member) -> usize;
 
-    /// Whether a bucket's batch need not wait for more.
-    fn is_due(&self, _view: View<'_>, _bucket: &Bucket) -> bool {
-        true
+    /// Until when a bucket waits for others if it does not fill a batch; none if it need not wait.
+    fn waits_until(&self, _view: View<'_>, _bucket: &Bucket) -> Option<Time> {
+        None
     }
+}
+
+/// Whether a bucket's batch need not wait for more.
+fn is_due(rules: &impl Rules, view: View<'_>, bucket: &Bucket) -> bool {
+    rules.waits_until(view, bucket).is_none_or(|until| until <= view.now())
+        || bucket.front().is_some_and(|first| bucket.len() >= rules.most(view, first))
 }
 
 /// The shelves of a model.
@@ -106,8 +112,14 @@ impl Shelves {
 
     /// The age of the oldest growth that a batch could take now.
     pub(super) fn oldest(&self, rules: &impl Rules, view: View<'_>, domain: DomainId) -> Option<Key> {
-        let due = self.0.get(&domain)?.buckets.values().filter(|bucket| rules.is_due(view, bucket));
+        let due = self.0.get(&domain)?.buckets.values().filter(|bucket| is_due(rules, view, bucket));
         due.filter_map(VecDeque::front).map(Member::key).min()
+    }
+
+    /// When the next bucket has waited long enough.
+    pub(super) fn wake_at(&self, rules: &impl Rules, view: View<'_>) -> Option<Time> {
+        let buckets = self.0.values().flat_map(|shelf| shelf.buckets.values());
+        buckets.filter_map(|bucket| rules.waits_until(view, bucket)).filter(|until| *until > view.now()).min()
     }
 
     /// Growths that wait in a domain, bucket by bucket.

@@ -297,10 +297,9 @@ impl Policy for StagedBatches {
         Takes::RequestsInOrder
     }
 
-    fn offered(&mut self, view: View<'_>, growth: Member) -> Option<Time> {
-        let bucket = structure(view.growth(&growth)?, u32::next_power_of_two);
-        self.shelves.put(growth, view.request(growth.request).domain, bucket);
-        None
+    fn offered(&mut self, view: View<'_>, growth: Member) {
+        let Some(graph) = view.growth(&growth) else { return };
+        self.shelves.put(growth, view.request(growth.request).domain, structure(graph, u32::next_power_of_two));
     }
 
     fn ended(&mut self, view: View<'_>, ended: &Ended) {

@@ -145,9 +145,8 @@ impl Policy for Random {
         self.takes
     }
 
-    fn offered(&mut self, _: View<'_>, growth: Member) -> Option<Time> {
+    fn offered(&mut self, _: View<'_>, growth: Member) {
         self.offered.push(growth.request);
-        None
     }
 
     fn oldest(&self, _: View<'_>, _: WorkerId) -> Option<Key> {

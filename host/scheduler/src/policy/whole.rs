@@ -18,14 +18,11 @@ pub(super) trait Queue: fmt::Debug + Send {
     /// Steps to a multiple of which requests are padded; 0: to the longest of their batch.
     fn width(&self) -> u32;
 
-    /// A request waits. When to look at the queue again, if nothing happens before.
-    fn put(&mut self, view: View<'_>, member: Member) -> Option<Time>;
+    /// A request waits.
+    fn put(&mut self, view: View<'_>, member: Member);
 
-    /// The time has come that was named for a request. When to look again, if nothing happens
-    /// before.
-    fn look(&mut self, _view: View<'_>, _request: RequestId) -> Option<Time> {
-        None
-    }
+    /// When requests could be in a batch that cannot now.
+    fn wake_at(&self, view: View<'_>) -> Option<Time>;
 
     /// A request has ended.
     fn remove(&mut self, request: RequestId);
@@ -86,12 +83,12 @@ impl<Q: Queue> Policy for WholeGraphs<Q> {
         Takes::RequestsInOrder
     }
 
-    fn offered(&mut self, view: View<'_>, growth: Member) -> Option<Time> {
-        self.queue.put(view, growth)
+    fn offered(&mut self, view: View<'_>, growth: Member) {
+        self.queue.put(view, growth);
     }
 
-    fn review(&mut self, view: View<'_>, request: RequestId) -> Result<Option<Time>, Failure> {
-        Ok(self.queue.look(view, request))
+    fn wake_at(&self, view: View<'_>) -> Option<Time> {
+        self.queue.wake_at(view)
     }
 
     fn ended(&mut self, _: View<'_>, ended: &Ended) {

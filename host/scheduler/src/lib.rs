@@ -21,5 +21,5 @@ pub use config::{Config, Release};
 pub use cost::{CostError, CostTable, Knot};
 pub use event::{BatchSizes, CellInfo, Event, ModelInfo, Submission};
 pub use id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, TaskSeq, TenantId, Time, WorkerId};
-pub use policy::{Fault, Graph, Lazy, LengthAware, Merge, PolicyKind, PolicyNameError, Stages};
+pub use policy::{Fault, Graph, Lazy, LengthAware, Merge, PolicyKind, PolicyNameError, Stages, Takes};
 pub use scheduler::Scheduler;

@@ -128,7 +128,7 @@ pub(crate) trait Policy: fmt::Debug + Send {
 
 /// What a policy takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
+pub enum Takes {
     /// Ready nodes, from their types' queues.
     Nodes,
     /// Requests. The nodes of those that are taken become ready as their inputs do.
@@ -214,16 +214,10 @@ fn number(given: Option<&&str>, default: u64, range: std::ops::RangeInclusive<u6
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 
 impl PolicyKind {
-    /// Whether requests are taken, not nodes.
+    /// What it takes.
     #[must_use]
-    pub fn takes_requests(self) -> bool {
-        self.start().takes() != Takes::Nodes
-    }
-
-    /// Whether every stage of a request is executed step by step, in the order in which they stand in its graph.
-    #[must_use]
-    pub fn in_order(self) -> bool {
-        self.start().takes() == Takes::RequestsInOrder
+    pub fn takes(self) -> Takes {
+        self.start().takes()
     }
 
     /// Whether a batch stays as it is from task to task, so that nobody has to put it together anew.

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use cellwright_cell_graph::Random;
-use cellwright_scheduler::{Config, DomainId, Event, ModelId, NumericClass, RequestId, Submission, TaskSeq, Time, WorkerId};
+use cellwright_scheduler::{Config, DomainId, Event, ModelId, NumericClass, RequestId, Submission, Takes, TaskSeq, Time, WorkerId};
 
 use crate::arrivals::{Arrival, Arrivals, RATE_MAX};
 use crate::device::Device;
@@ -191,7 +191,7 @@ impl<'a> Simulation<'a> {
         driven.events.push(Event::ModelUp(Arc::new(info)));
         // Who is taken as a whole runs where it was taken to its end. Until then it has no state anywhere, and waits for whichever device is idle first
         // (BatchMaker, section 7.1).
-        let anywhere = setup.device.shares_memory || setup.config.policy.takes_requests();
+        let anywhere = setup.device.shares_memory || setup.config.policy.takes() != Takes::Nodes;
         for worker in 0..setup.devices.max(1) {
             fleet.add();
             let (worker, domain) = (WorkerId(worker), DomainId(if anywhere { 0 } else { worker }));

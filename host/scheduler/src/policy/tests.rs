@@ -108,13 +108,28 @@ impl Random {
         (0..count).map(|_| row(self)).collect()
     }
 
+    /// A step of a request, which may be taken for another worker or for none.
+    fn step(&mut self, view: View<'_>) -> Option<Pick> {
+        let Self { dice, offered, .. } = self;
+        let request = view.request((!offered.is_empty()).then(|| *dice.pick(offered))?);
+        let chain = request.chain(dice.below(2)).filter(|chain| !chain.gone())?;
+        let row = Row { lane: chain.lane(dice.below(chain.stages())), step: dice.below(3) };
+        Some(Pick::Run(view.cell_type_of(row.lane), vec![row]))
+    }
+
     fn pick(&mut self, view: View<'_>, worker: WorkerId) -> Pick {
-        // Where any is ready, so that it never waits in vain.
+        if self.dice.once_in(4)
+            && let Some(pick) = self.step(view)
+        {
+            return pick;
+        }
         let ready = |cell_type: &CellTypeId| view.ready_nodes(*cell_type, worker).next().is_some();
         let types: Vec<CellTypeId> = view.types().iter().map(|known| known.cell_type).filter(ready).collect();
         let cell_type = if types.is_empty() || self.dice.once_in(8) { CellTypeId(self.id()) } else { *self.dice.pick(&types) };
         match self.dice.below(8) {
-            0..=2 => Pick::Oldest { cell_type, own: false },
+            // A known type without ready nodes is no fault: the others would wait for nothing.
+            0..=2 if types.is_empty() || types.contains(&cell_type) => Pick::Oldest { cell_type, own: false },
+            0..=2 => Pick::Oldest { cell_type: CellTypeId(u32::MAX), own: false },
             3 | 4 => Pick::Run(cell_type, self.rows(view, worker, cell_type)),
             5 => Pick::Take(self.requests()),
             6 => Pick::Release(self.requests()),

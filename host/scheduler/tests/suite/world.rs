@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{
     Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, PolicyKind, Release, RequestId, Scheduler, Slot, Submission,
-    TaskSeq, Time, WorkerId,
+    Takes, TaskSeq, Time, WorkerId,
 };
 
 use super::model::{Graph, Need, NodeId};
@@ -30,6 +30,8 @@ pub(crate) struct Request {
     pub(crate) known_end: BTreeMap<u32, u32>,
     pub(crate) cancelled_chains: Vec<u32>,
     pub(crate) placed: usize,
+    /// The worker of each growth, by its first chain, where a policy takes requests.
+    pub(crate) taken: BTreeMap<u32, WorkerId>,
     pub(crate) open: bool,
     pub(crate) lanes: u32,
     pub(crate) ended: bool,
@@ -200,6 +202,7 @@ impl World {
             known_end: BTreeMap::new(),
             cancelled_chains: Vec::new(),
             placed: 0,
+            taken: BTreeMap::new(),
             open: growth.next.is_some(),
             lanes: 0,
             ended: false,
@@ -392,7 +395,8 @@ impl World {
         assert!(!rows.is_empty() && launch.steps > 0);
         self.merged += u32::from(launch.steps > 1);
         let ragged = self.ragged;
-        let chosen = &self.models[launch.model.index()];
+        let chosen = Arc::clone(&self.models[launch.model.index()]);
+        let takes_requests = self.takes(launch.model) != Takes::Nodes;
         let cells = chosen.cells.iter().filter(|cell| cell.cell_type == launch.cell_type);
         assert!(cells.map(|cell| cell.batch.max).max().is_some_and(|max| rows.len() <= max as usize), "a batch above its limit");
         for index in 0..launch.steps {
@@ -420,6 +424,11 @@ impl World {
                 let info = self.lanes[&row.lane];
                 let request = self.requests.get_mut(&info.request).expect("checked above");
                 let node = NodeId { chain: info.chain, stage: info.stage, step: row.step + index };
+                if takes_requests && request.model == launch.model {
+                    let growth = request.graph.growth_of(node.chain).first_chain;
+                    let worker = *request.taken.entry(growth).or_insert(launch.worker);
+                    assert_eq!(worker, launch.worker, "a growth that was taken for another worker");
+                }
                 let padding = node.step >= request.graph.chain(info.chain).length.bound || node.step >= request.known(info.chain);
                 self.padded += u32::from(padding);
                 let before =
@@ -451,8 +460,11 @@ impl World {
 
     /// Whether its policy executes a request's stages in the order in which they stand, without looking at what they wait for.
     fn in_order(&self, request: &Request) -> bool {
-        let policy = self.models[request.model.index()].policy.unwrap_or(self.config.policy);
-        policy.in_order()
+        self.takes(request.model) == Takes::RequestsInOrder
+    }
+
+    fn takes(&self, model: ModelId) -> Takes {
+        self.models[model.index()].policy.unwrap_or(self.config.policy).takes()
     }
 
     /// Every predecessor is complete or earlier in the same worker's order; a pinned subgraph stays on its worker.

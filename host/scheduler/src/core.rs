@@ -53,7 +53,6 @@ use crate::event::{Event, Submission};
 use crate::id::{DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, Time, WorkerId};
 use crate::policy::Takes;
 use batches::Batch;
-pub(crate) use commit::Committed;
 pub(crate) use fleet::{ModelType, Worker};
 pub(crate) use offers::Member;
 pub(crate) use queues::{Key, Tally};

@@ -26,7 +26,6 @@ mod graph;
 mod lazy;
 mod length_aware;
 mod merge;
-mod serial;
 mod shelf;
 mod stages;
 mod whole;
@@ -54,7 +53,7 @@ policies! {
     /// Whole graphs, padded to buckets: that paper's baseline, and, with a window, LazyBatching's.
     "graph" => Graph(parameters: Graph) => graph::policy(parameters),
     /// Whole graphs, one request after the other.
-    "serial" => Serial => serial::policy(),
+    "serial" => Serial => graph::one_by_one(),
     /// Sets of graphs merged level by level, as TensorFlow Fold and DyNet do.
     "merge" => Merge(parameters: Merge) => merge::MergedSets::new(parameters),
     /// Cellular batching that knows deadlines and task costs. The default: nowhere among the figures does it do less than `Cellular`, and it costs as
@@ -154,13 +153,6 @@ pub(crate) enum Pick {
     Release(Vec<RequestId>),
     /// Give requests up.
     GiveUp(Vec<(RequestId, Failure)>),
-}
-
-impl Pick {
-    /// Whether it gives the worker a task.
-    pub(crate) const fn launches(&self) -> bool {
-        matches!(self, Self::Oldest { .. } | Self::Run(..))
-    }
 }
 
 /// Which rule a pick broke.

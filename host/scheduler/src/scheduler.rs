@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::command::{Commands, Failure};
 use crate::config::Config;
-use crate::core::{Committed, Core, Note};
+use crate::core::{Core, Note};
 use crate::event::{Event, ModelInfo, Submission};
 use crate::id::{ModelId, RequestId, TaskSeq, Time, WorkerId};
 use crate::policy::{Fault, Pick, Policy};
@@ -109,9 +109,9 @@ impl Scheduler {
             let mut before = None;
             while let Some(model) = self.core.next_taker(worker, before) {
                 while let Some(pick) = self.policies.get_mut(model).and_then(|policy| policy.done(self.core.view(model), worker)) {
-                    if pick.launches() {
+                    if matches!(pick, Pick::Oldest { .. } | Pick::Run(..)) {
                         self.core.refuse(model, worker, Fault::NotAsked);
-                    } else if self.commit(model, worker, pick).is_some() {
+                    } else if self.commit(model, worker, pick) {
                         continue;
                     }
                     break;
@@ -197,12 +197,11 @@ impl Scheduler {
     /// Asks a model's policy for a worker's next task. False if there was nothing to do.
     fn serve(&mut self, worker: WorkerId, model: ModelId) -> bool {
         while let Some(pick) = self.policies.get_mut(model).and_then(|policy| policy.choose(self.core.view(model), worker)) {
-            let takes = matches!(pick, Pick::Take(_));
-            match self.commit(model, worker, pick) {
-                Some(Committed::Changed) if takes => {}
-                // A model whose batch has ended begins the next one when it is its turn.
-                Some(Committed::Changed | Committed::Launched) => return true,
-                Some(Committed::Nothing) | None => return false,
+            // A model whose batch has ended begins the next one when it is its turn.
+            let goes_on = matches!(pick, Pick::Take(_));
+            let done = self.commit(model, worker, pick);
+            if !done || !goes_on {
+                return done;
             }
         }
         false
@@ -214,13 +213,13 @@ impl Scheduler {
         policies.filter_map(|(policy, model)| policy.as_ref()?.wake_at(self.core.view(model))).min()
     }
 
-    /// Carries a pick out. None if it was refused.
-    fn commit(&mut self, model: ModelId, worker: WorkerId, pick: Pick) -> Option<Committed> {
+    /// Carries a pick out. False if it was refused, or there was nothing to run.
+    fn commit(&mut self, model: ModelId, worker: WorkerId, pick: Pick) -> bool {
         let committed = self.core.commit(model, worker, pick);
         if let Err(fault) = committed {
             self.core.refuse(model, worker, fault);
         }
         self.deliver_notes();
-        committed.ok()
+        committed == Ok(true)
     }
 }

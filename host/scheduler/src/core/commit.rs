@@ -11,29 +11,17 @@ use crate::core::request::{Chain, Phase, Request};
 use crate::id::{CellTypeId, ModelId, RequestId, Time, WorkerId};
 use crate::policy::{Fault, Pick, Takes};
 
-/// What came of a pick that broke no rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Committed {
-    /// The worker has a task.
-    Launched,
-    /// Requests were taken, released or given up.
-    Changed,
-    /// There was nothing to run.
-    Nothing,
-}
-
 impl Core {
-    /// Carries out what a model's policy picked for a worker.
+    /// Carries out what a model's policy picked for a worker. False if there was nothing to run.
     ///
     /// # Errors
     /// If the pick breaks a rule: then nothing has changed.
-    pub(crate) fn commit(&mut self, model: ModelId, worker: WorkerId, pick: Pick) -> Result<Committed, Fault> {
+    pub(crate) fn commit(&mut self, model: ModelId, worker: WorkerId, pick: Pick) -> Result<bool, Fault> {
         match pick {
             Pick::Oldest { cell_type, own } => return self.commit_oldest(model, worker, cell_type, own),
             Pick::Run(cell_type, rows) => {
                 self.check_rows(model, worker, cell_type, &rows)?;
                 self.run_rows(model, worker, cell_type, &rows);
-                return Ok(Committed::Launched);
             }
             Pick::Take(requests) => {
                 let domain = self.worker(worker).ok_or(Fault::NotAsked)?.domain;
@@ -54,7 +42,7 @@ impl Core {
                 self.settle_failures();
             }
         }
-        Ok(Committed::Changed)
+        Ok(true)
     }
 
     /// A model's policy broke a rule: its requests fail, and nothing else changes.
@@ -68,7 +56,7 @@ impl Core {
         self.settle();
     }
 
-    fn commit_oldest(&mut self, model: ModelId, worker: WorkerId, cell_type: CellTypeId, own: bool) -> Result<Committed, Fault> {
+    fn commit_oldest(&mut self, model: ModelId, worker: WorkerId, cell_type: CellTypeId, own: bool) -> Result<bool, Fault> {
         let known = self.model(model);
         let position = known.types.iter().position(|one| one.cell_type == cell_type).ok_or(Fault::Type)?;
         if known.takes != Takes::Nodes {
@@ -76,7 +64,7 @@ impl Core {
         }
         let state = self.worker(worker).ok_or(Fault::NotAsked)?;
         let any = known.types[position].tally.runnable(worker, state.domain) > 0;
-        Ok(if any && self.run_oldest(worker, model, position, own) { Committed::Launched } else { Committed::Nothing })
+        Ok(any && self.run_oldest(worker, model, position, own))
     }
 
     fn check_requests(&self, model: ModelId, requests: &[RequestId], may: impl Fn(&Request) -> bool) -> Result<(), Fault> {

@@ -79,7 +79,7 @@ pub(super) fn policy(Graph { bucket_width, window_ns }: Graph) -> WholeGraphs<Bu
     WholeGraphs::new(BucketQueue { buckets: Buckets { width: Some(bucket_width), window_ns, most: None }, shelves: Shelves::default() })
 }
 
-/// One request after the other, first come, first served.
+/// One request after the other, first come, first served: the policy `serial`.
 pub(super) fn one_by_one() -> WholeGraphs<BucketQueue> {
     WholeGraphs::new(BucketQueue { buckets: Buckets { width: None, window_ns: 0, most: Some(1) }, shelves: Shelves::default() })
 }

@@ -7,6 +7,7 @@
 //!
 //! A level is never computed: it is what of the set is ready when the level before has been submitted.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -62,36 +63,33 @@ struct Set {
 pub(super) struct MergedSets {
     limit: Merge,
     shelves: Shelves,
-    sets: Vec<Option<Set>>,
+    sets: BTreeMap<WorkerId, Set>,
 }
 
 impl MergedSets {
     pub(super) fn new(limit: Merge) -> Self {
-        Self { limit, shelves: Shelves::default(), sets: Vec::new() }
+        Self { limit, shelves: Shelves::default(), sets: BTreeMap::new() }
     }
 
     fn take_set(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
         let members = self.shelves.take(&self.limit, view, view.worker(worker)?.domain, None);
         let requests: Vec<_> = members.iter().map(|member| member.request).collect();
-        if worker.index() >= self.sets.len() {
-            self.sets.resize_with(worker.index() + 1, || None);
-        }
-        self.sets[worker.index()] = Some(Set { members, level: Vec::new() }).filter(|set| !set.members.is_empty());
+        self.sets.insert(worker, Set { members, level: Vec::new() });
         (!requests.is_empty()).then_some(Pick::Take(requests))
     }
 
     /// A worker's set, unless all its requests were given up: nobody would ask for the rest of it.
     fn live_set(&self, view: View<'_>, worker: WorkerId) -> Option<&Set> {
-        let set = self.sets.get(worker.index())?.as_ref();
-        set.filter(|set| set.members.iter().any(|member| view.is_taken(member, worker)))
+        self.sets.get(&worker).filter(|set| set.members.iter().any(|member| view.is_taken(member, worker)))
     }
 
     /// A set is complete when nothing of it is ready and nothing in flight; only now its requests are done.
     fn end_if_over(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
         let goes_on = |set: &Set| has_ready(view, worker, set) || view.any_in_flight(&set.members, worker);
-        let over = !self.live_set(view, worker).is_some_and(goes_on);
-        let set = self.sets.get_mut(worker.index())?.take_if(|_| over)?;
-        release(view, &set.members, worker)
+        if self.live_set(view, worker).is_some_and(goes_on) {
+            return None;
+        }
+        release(view, &self.sets.remove(&worker)?.members, worker)
     }
 }
 
@@ -123,7 +121,7 @@ impl Policy for MergedSets {
         if self.live_set(view, worker).is_none() {
             return self.take_set(view, worker);
         }
-        let set = self.sets.get_mut(worker.index())?.as_mut()?;
+        let set = self.sets.get_mut(&worker)?;
         loop {
             if set.level.is_empty() {
                 set.level = next_level(view, worker);

@@ -3,6 +3,7 @@
 //!
 //! What forms batches, and what becomes of them between two tasks, is for policies to say.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use cellwright_cell_graph::UnfoldedGrowth;
@@ -38,7 +39,7 @@ pub(super) trait Queue: fmt::Debug + Send {
 #[derive(Debug)]
 pub(super) struct WholeGraphs<Q> {
     queue: Q,
-    batches: Vec<Option<Batch>>,
+    batches: BTreeMap<WorkerId, Batch>,
 }
 
 /// Policies of which a worker runs one batch at a time, whatever model it is of.
@@ -46,35 +47,28 @@ const WHOLE: [&str; 3] = ["graph", "serial", "length-aware"];
 
 impl<Q: Queue> WholeGraphs<Q> {
     pub(super) const fn new(queue: Q) -> Self {
-        Self { queue, batches: Vec::new() }
-    }
-
-    fn batch_mut(&mut self, worker: WorkerId) -> Option<&mut Batch> {
-        self.batches.get_mut(worker.index())?.as_mut()
+        Self { queue, batches: BTreeMap::new() }
     }
 
     /// A worker's batch, unless all its requests were given up: nobody would ask for the rest of
     /// it.
     fn live_batch(&self, view: View<'_>, worker: WorkerId) -> Option<&Batch> {
-        let batch = self.batches.get(worker.index())?.as_ref();
-        batch.filter(|batch| batch.members.iter().any(|member| view.is_taken(member, worker)))
+        self.batches.get(&worker).filter(|batch| batch.members.iter().any(|member| view.is_taken(member, worker)))
     }
 
     fn start_batch(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
         let members = self.queue.take(view, view.worker(worker)?.domain);
         let requests = members.iter().map(|member| member.request).collect();
-        let batch = Batch::new(view, members, self.queue.width())?;
-        if worker.index() >= self.batches.len() {
-            self.batches.resize_with(worker.index() + 1, || None);
-        }
-        self.batches[worker.index()] = Some(batch);
+        self.batches.insert(worker, Batch::new(view, members, self.queue.width())?);
         Some(Pick::Take(requests))
     }
 
     /// Ends a batch that is complete; only now its requests are done.
     fn end_if_idle(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
-        let batch = self.batches.get_mut(worker.index())?.take_if(|batch| !view.any_in_flight(&batch.members, worker))?;
-        release(view, &batch.members, worker)
+        if view.any_in_flight(&self.batches.get(&worker)?.members, worker) {
+            return None;
+        }
+        release(view, &self.batches.remove(&worker)?.members, worker)
     }
 }
 
@@ -113,7 +107,7 @@ impl<Q: Queue> Policy for WholeGraphs<Q> {
         if self.live_batch(view, worker).is_none() {
             return self.start_batch(view, worker);
         }
-        match self.batch_mut(worker)?.run(view, worker) {
+        match self.batches.get_mut(&worker)?.run(view, worker) {
             Ok(pick) => Some(pick),
             Err(Next::Over) => self.end_if_idle(view, worker),
             Err(_) => None,
@@ -121,7 +115,7 @@ impl<Q: Queue> Policy for WholeGraphs<Q> {
     }
 
     fn done(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
-        match self.batch_mut(worker)?.next(view, worker) {
+        match self.batches.get_mut(&worker)?.next(view, worker) {
             Next::GiveUp(failures) => Some(Pick::GiveUp(failures)),
             Next::Over => self.end_if_idle(view, worker),
             Next::Task | Next::Wait => None,

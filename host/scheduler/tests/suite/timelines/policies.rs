@@ -201,35 +201,6 @@ fn a_batch_that_was_given_up_keeps_nobody_waiting() {
     assert!(lines.starts_with(" 0 lstm: 0.0[0]\n 1 leaf: 0.1[0]\n 2 lstm: 1.0[0]\n") && lines.ends_with("request 1 leaves\n"), "{lines}");
 }
 
-/// Request 0 has an objective of 10 and takes 8 alone. Equation 2 has no slack for 1: it waits until 0 is done.
-#[test]
-fn without_slack_a_batch_goes_on_uninterrupted() {
-    let mut timeline = lazily(10);
-    timeline.arrive(&line());
-    timeline.act();
-    timeline.arrive(&line());
-    insta::assert_snapshot!(timeline.run(), @r"
-     0 lstm: 0.0[0]
-     1 leaf: 0.1[0]
-     2 inner: 0.2[0]
-     3 head: 0.3[0]
-     4 lstm: 0.4[0]
-     5 leaf: 0.5[0]
-     6 inner: 0.6[0]
-     7 head: 0.7[0]
-     8 lstm: 1.0[0]
-     8 request 0 leaves
-     9 leaf: 1.1[0]
-    10 inner: 1.2[0]
-    11 head: 1.3[0]
-    12 lstm: 1.4[0]
-    13 leaf: 1.5[0]
-    14 inner: 1.6[0]
-    15 head: 1.7[0]
-    16 request 1 leaves
-    ");
-}
-
 /// Two that begin together have no slack for 2 when it comes. At 5 they would have (5 + 2·3 + 8 ≤ 20), but the batch completes uninterrupted.
 #[test]
 fn a_batch_that_refused_somebody_completes_first() {
@@ -261,9 +232,10 @@ fn a_batch_that_refused_somebody_completes_first() {
     ");
 }
 
-/// A batch that begins keeps nobody waiting: all who are there go, whatever equation 2 would say of them.
+/// Request 0 has an objective of 10 and takes 8 alone. Equation 2 has no slack for others: they wait until 0 is done. Then all of them begin, whatever
+/// equation 2 would say.
 #[test]
-fn a_batch_begins_with_all_who_wait() {
+fn without_slack_a_batch_goes_on_uninterrupted_and_the_next_begins_with_all() {
     let mut timeline = lazily(10);
     timeline.arrive(&line());
     timeline.act();

@@ -1,7 +1,8 @@
 //! What a scheduler wants done: one reusable structure of arrays.
 //!
-//! The caller carries out one `handle`'s commands in this order: `released`, `placements`, `moves`, `launches` (as they stand), `finished`,
-//! `failed`. Nothing per node crosses this interface but the rows of launches.
+//! The caller carries out one `handle`'s commands in this order: `released`, `placements`, `moves`,
+//! `launches` (as they stand), `finished`, `failed`. Nothing per node crosses this interface but
+//! the rows of launches.
 
 use std::ops::Range;
 
@@ -23,8 +24,9 @@ pub struct Launch {
     pub sole: Option<ModelId>,
     /// Its number on that worker.
     pub seq: TaskSeq,
-    /// Every row runs `step`, `step + 1`, …, so many; all rows their first before any its second, for they may read one another. Whatever
-    /// limits tasks counts each as a task. A row whose chain ends on the way is padding from then on.
+    /// Every row runs `step`, `step + 1`, …, so many; all rows their first before any its second,
+    /// for they may read one another. Whatever limits tasks counts each as a task. A row whose
+    /// chain ends on the way is padding from then on.
     pub steps: u32,
     /// How many are padding for that reason, in all steps together.
     pub ended: u32,
@@ -39,14 +41,16 @@ impl Launch {
         self.rows.len() as u64 * u64::from(self.steps) - u64::from(self.ended)
     }
 
-    /// Rows of one of its steps: of all its rows, or as many as its steps have on average, rounded up.
+    /// Rows of one of its steps: of all its rows, or as many as its steps have on average, rounded
+    /// up.
     #[must_use]
     pub fn step_rows(&self) -> usize {
         self.nodes().div_ceil(u64::from(self.steps.max(1))) as usize
     }
 }
 
-/// A growth of a request gets its place: lanes and slots for its stages, chain by chain, stage by stage.
+/// A growth of a request gets its place: lanes and slots for its stages, chain by chain, stage by
+/// stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The request.
@@ -55,15 +59,16 @@ pub struct Placement {
     pub growth: u32,
     /// Where.
     pub domain: DomainId,
-    /// One (lane, first slot) for each stage, in [`Commands::places`]. After a move a stage whose chain had given its place back before has
-    /// the lane `LaneId(u32::MAX)`.
+    /// One (lane, first slot) for each stage, in [`Commands::places`]. After a move a stage whose
+    /// chain had given its place back before has the lane `LaneId(u32::MAX)`.
     pub places: Range<usize>,
     /// Whether those slots last held another tenant's values and must be zeroed.
     pub scrub: bool,
 }
 
-/// A request's state goes to another domain before anything of it runs there. Its growths are placed anew (`placements`, before this in
-/// order), old lanes are released when `Event::Moved` has come.
+/// A request's state goes to another domain before anything of it runs there. Its growths are
+/// placed anew (`placements`, before this in order), old lanes are released when `Event::Moved` has
+/// come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Move {
@@ -86,7 +91,8 @@ pub enum Failure {
         /// Slots there are.
         available: u64,
     },
-    /// A growth went beyond the request's reservation, or found no room in a row there (see `reservation` for when that cannot be).
+    /// A growth went beyond the request's reservation, or found no room in a row there (see
+    /// `reservation` for when that cannot be).
     GrewTooLarge {
         /// Slots that may be held at once.
         reserved: u64,
@@ -153,7 +159,8 @@ pub struct Commands {
     pub failed: Vec<(RequestId, Failure)>,
     /// Rules that policies broke. Not a command: for the log.
     pub refused: Vec<Refusal>,
-    /// Device time, nanoseconds, of completed tasks, by the models of their rows. Not a command: for accounts.
+    /// Device time, nanoseconds, of completed tasks, by the models of their rows. Not a command:
+    /// for accounts.
     pub used: Vec<(ModelId, u64)>,
     /// When to send `Event::Wake`, if at all; at once, if that time has come.
     pub wake_at: Option<Time>,

@@ -23,19 +23,23 @@ pub struct Config {
     pub release: Release,
     /// How many tasks one decision may submit (the paper's `MaxTasksToSubmit`).
     pub max_tasks_to_submit: u32,
-    /// A worker asks for more when so few of its tasks are outstanding; 0 is the paper's "when idle". A launch has so many steps fewer than a
-    /// decision may have: one that had them all would end at once, and leave the worker idle until it hears of more.
+    /// A worker asks for more when so few of its tasks are outstanding; 0 is the paper's "when
+    /// idle". A launch has so many steps fewer than a decision may have: one that had them all
+    /// would end at once, and leave the worker idle until it hears of more.
     pub low_water: u32,
-    /// Consecutive tasks of one decision with the same rows, each a step further, become one launch of several steps, where no row's chain may
-    /// stop and none of their outputs is delivered step by step. Of types whose [`crate::CellInfo::steps_together`] says so, also with fewer rows, because
-    /// chains have ended.
+    /// Consecutive tasks of one decision with the same rows, each a step further, become one launch
+    /// of several steps, where no row's chain may stop and none of their outputs is delivered step
+    /// by step. Of types whose [`crate::CellInfo::steps_together`] says so, also with fewer rows,
+    /// because chains have ended.
     pub merge_steps: bool,
-    /// Requests admitted but not yet placed, at most; one more is failed with `Failure::Overloaded`.
+    /// Requests admitted but not yet placed, at most; one more is failed with
+    /// `Failure::Overloaded`.
     pub waiting_max: u32,
 }
 
 impl Config {
-    /// Steps of a launch, at most. Where more may be outstanding than one decision submits, a launch may be all of a decision.
+    /// Steps of a launch, at most. Where more may be outstanding than one decision submits, a
+    /// launch may be all of a decision.
     pub(crate) const fn launch_steps_max(&self) -> u32 {
         match self.max_tasks_to_submit.checked_sub(self.low_water) {
             None | Some(0) => self.max_tasks_to_submit,

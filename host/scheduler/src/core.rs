@@ -1,11 +1,17 @@
 //! Everything that the scheduler knows, and the only code that changes it.
 //!
-//! [`Core`] owns queues, lanes, requests, arenas and shares. Its fields are private to its modules. Policies read it through a [`View`] and
-//! answer with a [`Pick`](crate::policy::Pick). [`Core::commit`] checks the pick and carries it out.
+//! [`Core`] owns queues, lanes, requests, arenas and shares. Its fields are private to its modules.
+//! Policies read it through a [`View`] and answer with a [`Pick`](crate::policy::Pick).
+//! [`Core::commit`] checks the pick and carries it out.
 //!
-//! The modules: `admission` gives requests their memory, `stage_slots` gives stages their slots, `readiness` follows dependencies, `listing` keeps
-//! queues and counts in step. `commit` checks picks, `batches` forms tasks, `group` keeps chains that go on together. `completion` is what tasks leave
-//! behind, `ending` is how requests end, `moving` moves them between domains, `fairness` shares device time.
+//! Modules:
+//!
+//! - `admission` gives requests their memory, `stage_slots` gives stages their slots.
+//! - `readiness` follows dependencies, `listing` keeps queues and counts in step.
+//! - `offers` hands requests to policies, `commit` checks what policies pick.
+//! - `batches` and `tasks` form tasks, `group` keeps chains that continue together.
+//! - `completion` handles completed tasks, `ending` ends requests.
+//! - `moving` moves requests between domains, `fairness` shares device time.
 
 mod admission;
 mod admission_queues;
@@ -102,20 +108,20 @@ pub(crate) struct Core {
     out: Commands,
     workers: Vec<Option<Worker>>,
     domains: Vec<Option<Domain>>,
-    /// Lives that domains had.
+    /// How many domains ever came up: the next domain's `life`.
     lives: u32,
     classes: Vec<Class>,
     tenants: Vec<Option<Tenant>>,
-    /// Where tenants start that come back.
+    /// The share of a tenant that becomes active again.
     tenants_start: Start,
     models: Vec<Option<Model>>,
     /// Closed models whose last request has left.
     models_over: Vec<ModelId>,
     /// How many models have policies that take requests, not nodes.
     models_of_batches: u32,
-    /// Changes of tallies that are put off.
+    /// Changes of tallies that are not applied yet.
     uncounted: Uncounted,
-    /// There is but one worker.
+    /// At most one worker is up.
     sole_worker: bool,
     /// Models that may have become active or idle.
     touched: Vec<ModelId>,
@@ -127,13 +133,14 @@ pub(crate) struct Core {
     lanes: Vec<Lane>,
     moments: Moments,
     free_lanes: Vec<LaneId>,
-    /// Lanes handed out and given back in one `handle`: released with the next, because placements are carried out after releases.
+    /// Lanes that were handed out and released in the same turn. They are released in the next
+    /// turn, because a caller carries out releases before placements.
     late_lanes: Vec<LaneId>,
-    /// The slots of such lanes' requests.
+    /// The slots of the requests of `late_lanes`.
     late_blocks: Vec<(DomainId, Option<Block>)>,
-    /// Requests to be given up as soon as nothing is being changed.
+    /// Requests that fail at the next `settle_failures`.
     doomed: Vec<(RequestId, Failure)>,
-    /// Requests that may be over, or may be released, or have room now for a growth that was put off.
+    /// Requests to check: they may have ended, may be released, or may place a pending growth.
     over: Vec<RequestId>,
     /// Slots came free after this `handle`'s placements.
     freed: bool,
@@ -144,7 +151,7 @@ pub(crate) struct Core {
     /// What policies are to be told.
     notes: Vec<Note>,
     batch: Batch,
-    /// Room for what nodes hear of others.
+    /// Scratch memory for notifications between nodes.
     notified: Notified,
     /// Slots of the stages of the growth that is being placed.
     placed_slots: Vec<Slot>,
@@ -219,7 +226,7 @@ impl Core {
         }
     }
 
-    /// Carries out what was put off.
+    /// Carries out deferred failures, ends and releases, and forgets models that are over.
     pub(crate) fn settle_all(&mut self) {
         self.settle();
         self.forget_models_over();
@@ -232,7 +239,8 @@ impl Core {
         self.settle();
     }
 
-    /// A turn ends: its commands go to the caller. A policy wants the next turn at that time, if not before.
+    /// Ends a turn and hands its commands to the caller. `wake_at` is when a policy wants the next
+    /// turn.
     pub(crate) fn end_turn(&mut self, wake_at: Option<Time>, commands: &mut Commands) {
         self.settle_counts();
         let review_at = self.reviews.first().map(|(at, _)| *at);
@@ -273,7 +281,8 @@ impl Core {
         self.note_sole_worker();
     }
 
-    /// Whether there is one worker alone. Where there was, what only that one might run may be for others too.
+    /// Updates `sole_worker`. With a second worker, nodes that were bound to the first one may run
+    /// on either.
     pub(crate) fn note_sole_worker(&mut self) {
         let alone = self.workers.iter().flatten().count() <= 1;
         if std::mem::replace(&mut self.sole_worker, alone) && !alone {
@@ -297,7 +306,7 @@ impl Core {
         &mut self.requests[request.index()]
     }
 
-    /// The part of a request that few have. It has it from now on.
+    /// The rarely used part of a request, created if needed.
     pub(crate) fn rare_mut(&mut self, request: RequestId) -> &mut Rare {
         self.requests[request.index()].rare_mut(&mut self.spares)
     }
@@ -343,7 +352,8 @@ impl Core {
         self.model(model).takes == Takes::RequestsInOrder
     }
 
-    /// Prefetches several lanes that are about to be changed one by one: with many in flight none is in a cache, and the loads overlap.
+    /// Prefetches lanes that are about to change one by one. With many requests in flight no lane
+    /// is in a cache, and the loads overlap.
     pub(crate) fn read_ahead<Lanes: Iterator<Item = LaneId>>(&self, lanes: impl Fn() -> Lanes) {
         // One number of each cache line is enough. Lanes come first: they name the requests.
         let of_lane = |lane: LaneId| {
@@ -360,7 +370,7 @@ impl Core {
     }
 }
 
-/// Prefetches the graphs that come with events: another thread made them.
+/// Prefetches the graphs of submissions, which another thread wrote.
 fn read_ahead(events: &[Event]) {
     const CHAINS: usize = 4;
     const NUMBERS_PER_LINE: usize = 16;

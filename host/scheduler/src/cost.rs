@@ -1,7 +1,9 @@
-//! What a task of so many rows costs: knots of a measured or assumed curve, and the time between them.
+//! What a task of so many rows costs: knots of a measured or assumed curve, and the time between
+//! them.
 //!
-//! Policies that weigh waiting against running read it; the others never ask. A table that says nothing is as good as one: who asks is told that
-//! the time is not known, and decides as if waiting never paid.
+//! Policies that weigh waiting against running read it; the others never ask. A table that says
+//! nothing is as good as one: who asks is told that the time is not known, and decides as if
+//! waiting never paid.
 
 use std::sync::Arc;
 
@@ -90,8 +92,8 @@ impl CostTable {
         if knots.is_empty() { Err(CostError::Empty) } else { Ok(Self(Some(knots.into()))) }
     }
 
-    /// The same of points that were measured one by one: where a larger batch seemed faster than a smaller one, it takes as long. Points that
-    /// say nothing are left out.
+    /// The same of points that were measured one by one: where a larger batch seemed faster than a
+    /// smaller one, it takes as long. Points that say nothing are left out.
     #[must_use]
     pub fn measured(points: impl IntoIterator<Item = Knot>) -> Self {
         let mut knots: Vec<Knot> = points.into_iter().filter(|knot| knot.rows > 0).take(KNOTS_MAX).collect();

@@ -9,7 +9,8 @@ use crate::cost::CostTable;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, TaskSeq, TenantId, Time, WorkerId};
 use crate::policy::PolicyKind;
 
-/// Supported batch sizes of a cell type: multiples of `quantum` from `min` to `max` (a last, smaller one when nothing else is ready).
+/// Supported batch sizes of a cell type: multiples of `quantum` from `min` to `max` (a last,
+/// smaller one when nothing else is ready).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct BatchSizes {
@@ -38,12 +39,15 @@ pub struct CellInfo {
     pub batch: BatchSizes,
     /// Device time of its tasks, for policies that ask.
     pub cost: CostTable,
-    /// Under cellular and adaptive batching: whether a worker's batch is to be full before another worker of the same memory begins one, with half a batch at
-    /// least. Where workers lend each other their threads, few rows are done sooner as one batch if reading weights is most of the work.
+    /// Under cellular and adaptive batching: whether a worker's batch is to be full before another
+    /// worker of the same memory begins one, with half a batch at least. Where workers lend each
+    /// other their threads, few rows are done sooner as one batch if reading weights is most of the
+    /// work.
     pub fill_first: bool,
-    /// Under cellular and adaptive batching: whether consecutive tasks of one decision become one launch also where chains of some rows end meanwhile and nobody
-    /// takes their place: such rows are padding from then on. They land with the launch, steps later; where a step takes less than what comes with each
-    /// launch, everybody is done sooner.
+    /// Under cellular and adaptive batching: whether consecutive tasks of one decision become one
+    /// launch also where chains of some rows end meanwhile and nobody takes their place: such rows
+    /// are padding from then on. They land with the launch, steps later; where a step takes less
+    /// than what comes with each launch, everybody is done sooner.
     pub steps_together: bool,
 }
 
@@ -54,7 +58,8 @@ pub struct ModelInfo {
     pub model: ModelId,
     /// Its tenant.
     pub tenant: TenantId,
-    /// Its tenant's share of device time, relative to other tenants', whatever number of models it has; at least 1. What was said last holds.
+    /// Its tenant's share of device time, relative to other tenants', whatever number of models it
+    /// has; at least 1. What was said last holds.
     pub weight: u32,
     /// Workers of this class alone may run it.
     pub class: NumericClass,
@@ -62,8 +67,9 @@ pub struct ModelInfo {
     pub policy: Option<PolicyKind>,
     /// Its cells, by position.
     pub cells: Vec<CellInfo>,
-    /// Slots that a request of a growing model may hold at once (its `live-max` times the largest node). It reserves twice as many where the arenas have that.
-    /// None: its requests may not grow.
+    /// Slots that a request of a growing model may hold at once (its `live-max` times the largest
+    /// node). It reserves twice as many where the arenas have that. None: its requests may not
+    /// grow.
     pub growth_slots: Option<u32>,
 }
 
@@ -74,12 +80,13 @@ pub struct Submission {
     pub request: RequestId,
     /// Its model.
     pub model: ModelId,
-    /// 0 goes first. Lower ranks are served first within a queue of its model, and within its tenant's admission queue. Rank does not affect
-    /// fair sharing, and preempts no task in flight.
+    /// 0 goes first. Lower ranks are served first within a queue of its model, and within its
+    /// tenant's admission queue. Rank does not affect fair sharing, and preempts no task in flight.
     pub rank: u32,
     /// When its answer is worth nothing any more, for policies that ask.
     pub deadline: Option<Time>,
-    /// Its graph. If `growth.next` is set it stays open until a growth without `next`, or `Event::Close`.
+    /// Its graph. If `growth.next` is set it stays open until a growth without `next`, or
+    /// `Event::Close`.
     pub growth: Arc<UnfoldedGrowth>,
 }
 
@@ -97,13 +104,15 @@ pub enum Event {
         /// Slots of the domain's arena.
         arena_slots: u32,
     },
-    /// A worker is lost: what it had in flight fails, what was in its domain fails with its last worker.
+    /// A worker is lost: what it had in flight fails, what was in its domain fails with its last
+    /// worker.
     WorkerDown(WorkerId),
     /// A model may be asked for.
     ModelUp(Arc<ModelInfo>),
     /// A model goes: no submission names it any more (those in flight go on).
     ModelDown(ModelId),
-    /// A tenant's weight changes, for what is submitted from now on. Nothing happens if it has no model.
+    /// A tenant's weight changes, for what is submitted from now on. Nothing happens if it has no
+    /// model.
     TenantWeight {
         /// The tenant.
         tenant: TenantId,
@@ -123,7 +132,8 @@ pub enum Event {
     Close(RequestId),
     /// The answer is no longer wanted. The request ends with `Failure::Cancelled`.
     Cancel(RequestId),
-    /// A worker completed every task up to this one. A stop is reported with the completion of its step, at the latest.
+    /// A worker completed every task up to this one. A stop is reported with the completion of its
+    /// step, at the latest.
     Done {
         /// Which worker.
         worker: WorkerId,
@@ -136,8 +146,8 @@ pub enum Event {
         /// Lanes of requests that failed in a kernel (an index out of range).
         failed: Vec<LaneId>,
     },
-    /// A move that was commanded is complete, or will never be: every move is answered, even one from or to a domain that is lost, because
-    /// until then nothing the request held is released.
+    /// A move that was commanded is complete, or will never be: every move is answered, even one
+    /// from or to a domain that is lost, because until then nothing the request held is released.
     Moved(RequestId),
     /// The time asked for by `Commands::wake_at` has come.
     Wake,

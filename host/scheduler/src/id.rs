@@ -4,7 +4,8 @@ use cellwright_cell_graph::ids;
 pub use cellwright_cell_graph::{CellTypeId, LaneId, Slot};
 
 ids! {
-    /// A request in flight. The engine hands it out and may reuse it once the request was finished or failed *and* its lanes released.
+    /// A request in flight. The engine hands it out and may reuse it once the request was finished
+    /// or failed *and* its lanes released.
     RequestId(u32);
     /// A model that is loaded.
     ModelId(u32);

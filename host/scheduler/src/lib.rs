@@ -1,7 +1,8 @@
 //! Decides which nodes run together, where and when.
 //!
-//! [`Scheduler::handle`] is a state machine: events in, commands out. It never waits, spawns, locks, reads a clock or draws a random number,
-//! so the same events give the same commands, whether the engine drives it with real workers, the simulator in virtual time or a test with
+//! [`Scheduler::handle`] is a state machine: events in, commands out. It never waits, spawns,
+//! locks, reads a clock or draws a random number, so the same events give the same commands,
+//! whether the engine drives it with real workers, the simulator in virtual time or a test with
 //! generated traffic.
 
 #[cfg(test)]

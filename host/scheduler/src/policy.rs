@@ -1,24 +1,33 @@
 //! Policies: which nodes run together, where and when.
 //!
-//! A policy chooses, and [`Core`](crate::core::Core) does everything else. Admission, dependencies, slots, completion and fairness are the same
-//! under every policy, so a comparison isolates the choice. Each model has a policy object of its own. Models of different policies share workers.
+//! A policy chooses, and [`Core`](crate::core::Core) does everything else. Admission, dependencies,
+//! slots, completion and fairness are the same under every policy, so a comparison isolates the
+//! choice. Each model has a policy object of its own. Models of different policies share workers.
 //!
 //! To add a policy:
 //!
-//! 1. Write `policy/NAME.rs`: a type that implements [`Policy`]. Its parameters, if it has any, are a type that implements [`Parameters`].
-//! 2. Declare the module here, and add a line to `policies!` below. Commands, help and messages list the policies from there.
+//! 1. Write `policy/NAME.rs`: a type that implements [`Policy`]. Its parameters, if it has any, are
+//!    a type that implements [`Parameters`].
+//! 2. Declare the module here, and add a line to `policies!` below. Commands, help and messages
+//!    list the policies from there.
 //!
 //! How a policy is driven:
 //!
-//! - [`Policy::takes`] says what the policy takes. Under [`Takes::Nodes`], `Core` lists ready nodes in queues, and the policy picks a type
-//!   ([`Pick::Oldest`]). Under the other two, `Core` offers each growth of a request ([`Policy::offered`]) and runs nothing of it until the policy has
-//!   taken it for a worker ([`Pick::Take`]). The growth runs on that worker alone until the policy releases it ([`Pick::Release`]).
-//! - For a worker that wants a task, the scheduler first finds the model whose turn it is, among those whose policies have work for the worker
-//!   ([`Policy::has_work`], [`Policy::oldest`]). It then calls [`Policy::choose`] until a pick is no [`Pick::Take`].
-//! - Each pick is checked and carried out before the next call, so the policy always sees its effect in the [`View`].
-//! - A pick that breaks a rule changes nothing, and all requests of the model fail with [`Failure::Policy`]. Other models go on.
-//! - A policy may keep what it likes: queues, batches in flight. It hears of each task that is complete on a worker on which it has requests
-//!   ([`Policy::done`]), and of each request that ends while the policy has it ([`Policy::ended`]).
+//! - [`Policy::takes`] says what the policy takes. Under [`Takes::Nodes`], `Core` lists ready nodes
+//!   in queues, and the policy picks a type ([`Pick::Oldest`]). Under the other two, `Core` offers
+//!   each growth of a request ([`Policy::offered`]) and runs nothing of it until the policy has
+//!   taken it for a worker ([`Pick::Take`]). The growth runs on that worker alone until the policy
+//!   releases it ([`Pick::Release`]).
+//! - For a worker that wants a task, the scheduler first finds the model whose turn it is, among
+//!   those whose policies have work for the worker ([`Policy::has_work`], [`Policy::oldest`]). It
+//!   then calls [`Policy::choose`] until a pick is no [`Pick::Take`].
+//! - Each pick is checked and carried out before the next call, so the policy always sees its
+//!   effect in the [`View`].
+//! - A pick that breaks a rule changes nothing, and all requests of the model fail with
+//!   [`Failure::Policy`]. Other models go on.
+//! - A policy may keep state of its own: queues, batches in flight. It hears of each task that
+//!   completes on a worker for which it has taken requests ([`Policy::done`]), and of each request
+//!   that ends while it has it ([`Policy::ended`]).
 
 mod adaptive;
 mod cellular;
@@ -50,20 +59,23 @@ pub use stages::Stages;
 policies! {
     /// Cellular batching: Algorithm 1 of BatchMaker (EuroSys'18, section 4.3).
     "cellular" => Cellular => cellular::Cellular,
-    /// Whole graphs, padded to buckets: that paper's baseline, and, with a window, LazyBatching's.
+    /// Whole graphs, padded to buckets: that paper's baseline and, with a window, LazyBatching's.
     "graph" => Graph(parameters: Graph) => graph::policy(parameters),
     /// Whole graphs, one request after the other.
     "serial" => Serial => graph::one_by_one(),
     /// Sets of graphs merged level by level, as TensorFlow Fold and DyNet do.
     "merge" => Merge(parameters: Merge) => merge::MergedSets::new(parameters),
-    /// Cellular batching that knows deadlines and task costs. The default: nowhere among the figures does it do less than `Cellular`, and it costs as
-    /// little to decide.
+    /// Cellular batching that knows deadlines and task costs. The default: no figure shows it doing
+    /// less than `Cellular`, and deciding costs as little.
     "adaptive" => Adaptive => adaptive::Adaptive::default(),
-    /// LazyBatching (HPCA'21): node by node, newcomers catch up with a running batch where the slack of all requests allows it.
+    /// LazyBatching (HPCA'21): node by node. Newcomers catch up with a running batch where the
+    /// slack of all requests allows it.
     "lazy" => Lazy(parameters: Lazy) => lazy::LazyBatching::new(parameters),
-    /// TurboTransformers (PPoPP'21): requests sorted by length are cut into padded batches that together take the least time.
+    /// TurboTransformers (PPoPP'21): requests sorted by length are cut into padded batches that
+    /// together take the least time.
     "length-aware" => LengthAware(parameters: LengthAware) => length_aware::policy(parameters),
-    /// DVABatch (ATC'22): batches of whole graphs that requests join, and that are divided, between stages.
+    /// DVABatch (ATC'22): batches of whole graphs that requests join between stages, and that are
+    /// divided there.
     "stages" => Stages(parameters: Stages) => stages::StagedBatches::new(parameters),
 }
 
@@ -89,7 +101,7 @@ pub(crate) trait Policy: fmt::Debug + Send {
     /// A request was told to grow.
     fn grown(&mut self, _view: View<'_>, _growth: &UnfoldedGrowth) {}
 
-    /// A growth of a request has its place and may be taken; not under [`Takes::Nodes`].
+    /// A growth of a request is placed and may be taken. Not called under [`Takes::Nodes`].
     fn offered(&mut self, _view: View<'_>, _growth: Member) {}
 
     /// Whether a worker could get a task. Asked more often than `oldest`.
@@ -100,23 +112,28 @@ pub(crate) trait Policy: fmt::Debug + Send {
     /// Since when a worker could get a task: decides between models that are owed equal time.
     fn oldest(&self, view: View<'_>, worker: WorkerId) -> Option<Key>;
 
-    /// What a worker is to run. Called again after [`Pick::Take`]. After any other pick the model of the next one is chosen anew.
+    /// What a worker is to run. Called again after [`Pick::Take`]. After any other pick the model
+    /// of the next one is chosen anew.
     fn choose(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick>;
 
-    /// When there will be work that there is not now, if nothing happens before. Asked at the end of every turn; not under [`Takes::Nodes`].
+    /// When there will be work that there is not now, if no event comes before. Called at the end
+    /// of every turn, but not under [`Takes::Nodes`].
     fn wake_at(&self, _view: View<'_>) -> Option<Time> {
         None
     }
 
-    /// A task is complete on a worker for which requests were taken. Called again until there is no pick. The picks may not launch.
+    /// A task is complete on a worker for which requests were taken. Called again until there is no
+    /// pick. The picks may not launch.
     fn done(&mut self, _view: View<'_>, _worker: WorkerId) -> Option<Pick> {
         None
     }
 
-    /// A request has ended that has a deadline, or that was offered or taken and had not been released.
+    /// A request has ended that has a deadline, or that was offered or taken and had not been
+    /// released.
     fn ended(&mut self, _view: View<'_>, _ended: &Ended) {}
 
-    /// The time has come that was named for a request that has not ended. When to review it again, if at all.
+    /// The time has come that was named for a request that has not ended. When to review it again,
+    /// if at all.
     ///
     /// # Errors
     /// If the request is to be given up, and why.
@@ -132,14 +149,16 @@ pub enum Takes {
     Nodes,
     /// Requests. The nodes of those that are taken become ready as their inputs do.
     Requests,
-    /// Requests. Every stage runs step by step, in the order in which stages stand in the graph, and may run beyond its end, as padding.
+    /// Requests. Every stage runs step by step, in the order in which stages stand in the graph,
+    /// and may run beyond its end, as padding.
     RequestsInOrder,
 }
 
 /// What a policy wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pick {
-    /// Run the oldest ready nodes of a type, in tasks as large as the type allows, up to `max_tasks_to_submit`. Ready nodes of other models join.
+    /// Run the oldest ready nodes of a type, in tasks as large as the type allows, up to
+    /// `max_tasks_to_submit`. Ready nodes of other models join.
     Oldest {
         cell_type: CellTypeId,
         /// Only nodes that no other worker may run.
@@ -177,7 +196,8 @@ pub enum Fault {
     NotAsked,
 }
 
-/// Parameters of a policy, as they are written after its name: `NAME:FIRST:SECOND`. The last ones may be left out.
+/// Parameters of a policy, as they are written after its name: `NAME:FIRST:SECOND`. The last ones
+/// may be left out.
 trait Parameters: Copy + fmt::Display {
     /// How messages name them.
     const NAMES: &'static [&'static str];
@@ -212,13 +232,14 @@ impl PolicyKind {
         self.start().takes()
     }
 
-    /// Whether a batch stays as it is from task to task, so that nobody has to put it together anew.
+    /// Whether a batch keeps its requests from task to task, so that rows need not be gathered
+    /// again.
     #[must_use]
     pub const fn keeps_batches(self) -> bool {
         matches!(self, Self::Graph(_) | Self::Serial | Self::LengthAware(_) | Self::Stages(_))
     }
 
-    /// All forms in which policies are written, for messages: the default first, and a word before the last.
+    /// The forms of all policies, for messages: the default first, `word` before the last.
     #[must_use]
     pub fn list(word: &str) -> String {
         let of = |(name, parameters): &(&str, &[&str])| {
@@ -235,7 +256,8 @@ impl PolicyKind {
     }
 }
 
-/// From one line for each policy, its name, its variant and its object: [`PolicyKind`], what it reads and writes, and what it makes.
+/// Makes [`PolicyKind`] from a line per policy: its name, its variant and its object. Also how it
+/// is read and written.
 macro_rules! policies {
     ($($(#[$doc:meta])* $name:literal => $variant:ident $(($parameters:ident: $of:ty))? => $object:expr,)*) => {
         /// A batching policy and its parameters.

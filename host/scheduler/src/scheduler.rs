@@ -1,7 +1,8 @@
 //! The state machine: events in, commands out.
 //!
-//! [`Scheduler::handle`] applies a batch of events one by one. Then it lets the policies give work to every worker that asks. A policy chooses, and
-//! [`Core`] checks and changes. Each model has a policy object of its own.
+//! [`Scheduler::handle`] applies a batch of events one by one. Then it lets the policies give work
+//! to every worker that asks. A policy chooses, and [`Core`] checks and changes. Each model has a
+//! policy object of its own.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl Scheduler {
         Self { core: Core::new(config), policies: Policies::default(), notes: Vec::new(), passed: Vec::new() }
     }
 
-    /// Takes every event from `events`, in order, and says in `commands` what follows from them, and nothing else.
+    /// Applies every event of `events`, in order, and replaces `commands` by what follows from
+    /// them.
     ///
     /// Time must not run backwards; if it does, it stands still.
     pub fn handle(&mut self, now: Time, events: &mut Vec<Event>, commands: &mut Commands) {
@@ -165,7 +167,7 @@ impl Scheduler {
         self.deliver_notes();
     }
 
-    /// Every worker that asks for work gets some, as long as there is any; workers in order of their ids.
+    /// Gives work to every worker that asks, in the order of their ids.
     fn run(&mut self) {
         self.core.note_activity();
         for worker in self.core.worker_ids() {

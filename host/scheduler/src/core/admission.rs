@@ -96,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Places requests that wait for workers of a class, one after the other, as long as the first fits.
+    /// Places the waiting requests of a class in order, until one does not fit.
     fn admit(&mut self, class: NumericClass) {
         while let Some((tenant, order, id)) = self.classes[class.index()].queues.first() {
             if !self.place(id) {
@@ -197,7 +197,8 @@ impl Core {
         (request.domain, request.block, request.scrub) = (domain, block, scrub);
     }
 
-    /// A request's graph goes on: the growth waits until it is placed. The request's model, if it may grow.
+    /// Queues a growth until it is placed. Returns the request's model, or nothing if the request
+    /// may not grow.
     pub(crate) fn grow(&mut self, id: RequestId, growth: &Arc<UnfoldedGrowth>) -> Option<ModelId> {
         let request = self.alive(id).filter(|request| request.open)?;
         let model = request.model;
@@ -214,7 +215,7 @@ impl Core {
         Some(model)
     }
 
-    /// Places the growths that wait, unless the request itself still waits, moves, or runs in a batch.
+    /// Places pending growths, unless the request waits, moves, or is with its policy.
     pub(crate) fn place_pending(&mut self, id: RequestId) {
         loop {
             let request = self.request_mut(id);
@@ -269,7 +270,8 @@ impl Core {
         true
     }
 
-    /// Places a request whose growth [`is_single`] and has a block for itself: the same as the general way, in one step.
+    /// Places a request whose growth [`is_single`] and has a block of its own. Equal to
+    /// `place_growth`, but in one step.
     fn place_single(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) {
         let request = self.request(id);
         let (model, domain, scrub) = (request.model, request.domain, request.scrub);
@@ -357,7 +359,8 @@ fn number(number: u32) -> u16 {
     u16::try_from(number).expect("graphs of so many stages, and models of so many types, are not admitted")
 }
 
-/// Whether a growth is one chain of one stage whose steps wait for the one before, and nobody for them: most are.
+/// Whether a growth is one chain of one stage that runs in order and that nothing else reads. Most
+/// growths are.
 fn is_single(graph: &UnfoldedGrowth) -> bool {
     let [chain] = &graph.chains[..] else { return false };
     let [stage] = &chain.stages[..] else { return false };

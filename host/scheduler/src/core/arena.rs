@@ -13,10 +13,10 @@ use crate::id::TenantId;
 /// Slots whose last owner is remembered together.
 const GRANULE: u32 = 64;
 
-/// Blocks of so many slots wait for their like.
+/// Free blocks of up to this many slots are kept by size.
 const ALIKE_SLOTS: usize = 64;
 
-/// So many of each size, at most.
+/// The most free blocks kept of one size.
 const ALIKE_MAX: usize = 1024;
 
 /// The slots of one memory domain.
@@ -24,9 +24,9 @@ const ALIKE_MAX: usize = 1024;
 pub(crate) struct Arena {
     slots: u32,
     free: u32,
-    /// Bit i of `orders[k]`: the block of `1 << k` slots from `i << k` on is free, and its buddy is not.
+    /// Bit i of `orders[k]`: the block of `1 << k` slots at `i << k` is free, and its buddy is not.
     orders: Vec<BitTree>,
-    /// The starts of free blocks of one slot, of two, and so on, that are in no order.
+    /// The starts of free blocks of one slot, two slots, and so on. They are in no order.
     alike: Vec<Vec<u32>>,
     owners: Owners,
 }
@@ -80,7 +80,7 @@ impl Arena {
         }
     }
 
-    /// So many slots in a row from the smallest block that fits.
+    /// Takes slots from the smallest block that fits.
     fn split(&mut self, need: u32) -> Option<u32> {
         let order = need.checked_next_power_of_two()?.ilog2();
         let (mut at, mut index) =
@@ -106,7 +106,7 @@ impl Arena {
         }
     }
 
-    /// Blocks wait for their like no longer.
+    /// Merges all blocks that are kept by size.
     fn merge_alike(&mut self) {
         let mut all = std::mem::take(&mut self.alike);
         for (slots, alike) in (1..).zip(&mut all) {
@@ -126,17 +126,18 @@ impl Arena {
         self.orders[order].set(index);
     }
 
-    /// Notes that a tenant holds those slots now; whether any of them last held another's values.
+    /// Records a tenant as the owner of slots. Whether any of them last held another tenant's
+    /// values.
     pub(crate) fn take_over(&mut self, start: u32, slots: u32, tenant: TenantId) -> bool {
         self.owners.take_over(self.slots, start, slots, tenant)
     }
 }
 
-/// Who last held each granule. While there is one tenant nothing is stored, and of granules that no other has reached neither: they are its own.
+/// The last owner of each granule. Granules that only the first tenant has used are not stored.
 #[derive(Debug, Default)]
 struct Owners {
     sole: Option<TenantId>,
-    /// The first of them.
+    /// The owners of the first granules.
     granules: Vec<Owner>,
     several: bool,
 }
@@ -158,7 +159,8 @@ impl Owners {
         let end = start + slots;
         let reached = end.div_ceil(GRANULE) as usize;
         if reached > self.granules.len() {
-            // Slots are handed out from the lowest address on: most of a large arena is never reached.
+            // Slots are handed out from the lowest address, so most of a large arena is never
+            // reached.
             self.granules.resize(reached, Owner::One(sole));
         }
         for granule in start / GRANULE..=(end - 1) / GRANULE {
@@ -171,7 +173,8 @@ impl Owners {
     }
 }
 
-/// A set of small numbers that knows its smallest: one bit each, and above every 64 of them one bit that says whether any is set.
+/// A set of small numbers that finds its smallest fast: one bit per number, and one summary bit per
+/// 64 of them on each level above.
 #[derive(Debug)]
 struct BitTree {
     bits: usize,
@@ -233,7 +236,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a plain array of who holds what: blocks never overlap, and all slots come back as one.
+        /// Against an array of owners: blocks never overlap, and all slots merge into one block
+        /// again.
         #[test]
         fn blocks_never_overlap_and_coalesce(slots in 1_u32..300, needs in prop::collection::vec((1_u32..40, any::<u8>()), 1..200)) {
             let mut arena = Arena::new(slots);

@@ -1,6 +1,8 @@
-//! Tasks of the oldest ready nodes of a type: `FormBatchedTask` and submission of Algorithm 1 (BatchMaker, EuroSys'18, section 4.3).
+//! Forms tasks of the oldest ready nodes of a type: `FormBatchedTask` and the submission of
+//! Algorithm 1 (BatchMaker, EuroSys'18, section 4.3).
 //!
-//! An empty batch is never submitted. Queues are first come, first served, within a rank. Ready nodes of all models join.
+//! An empty batch is never submitted. Queues are first come, first served, within a rank. Ready
+//! nodes of all models join.
 
 use crate::command::Row;
 use crate::core::group::{Counted, Group};
@@ -10,11 +12,12 @@ use crate::core::{Core, reserve};
 use crate::event::BatchSizes;
 use crate::id::{CellTypeId, DomainId, LaneId, ModelId, Time, WorkerId};
 
-/// Nodes that are listed together in the queue: the next step of a stage in order, or nodes of a run or a subgraph.
+/// Nodes that share a queue entry: the next step of an in-order stage, or nodes of a run or of a
+/// subgraph.
 #[derive(Clone, Copy, Debug)]
 struct Listed {
     lane: LaneId,
-    /// When they became ready, for nodes of a run: its key in the queue.
+    /// When the nodes of a run became ready: part of the run's key in the queue.
     ready: Option<Time>,
     /// Their position in `Batch::rows`, and how many they are.
     first: usize,
@@ -32,7 +35,7 @@ pub(crate) struct Batch {
     rows: Vec<Row>,
     /// Rows of the worker's group that go on.
     members: usize,
-    /// The model of what did not join, if there is but one.
+    /// The model of the nodes that did not join, if it is one.
     sole: Option<ModelId>,
 }
 
@@ -59,7 +62,8 @@ impl Batch {
 }
 
 impl Core {
-    /// Submits tasks of the oldest ready nodes of one of a model's types, up to `max_tasks_to_submit`. Whether there was one.
+    /// Submits up to `max_tasks_to_submit` tasks of the oldest ready nodes of one of a model's
+    /// types. Whether it submitted any.
     pub(super) fn run_oldest(&mut self, worker: WorkerId, model: ModelId, position: usize, own: bool) -> bool {
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes, together) = (chosen.cell_type, chosen.batch, chosen.steps_together);
@@ -107,8 +111,8 @@ impl Core {
         oldest
     }
 
-    /// Algorithm 1, `FormBatchedTask`; a batch above the quantum is cut to a multiple of it. Nodes of the worker's group and of the queue are taken
-    /// in one order.
+    /// Algorithm 1, `FormBatchedTask`. A batch above the quantum is cut to a multiple of it. Rows
+    /// of the worker's group and nodes of the queue are merged in queue order.
     fn form_batch(&self, (worker, own_only): (WorkerId, bool), cell_type: CellTypeId, sizes: BatchSizes, batch: &mut Batch) {
         batch.listed.clear();
         batch.rows.clear();
@@ -171,7 +175,8 @@ impl Core {
         })
     }
 
-    /// Algorithm 1, lines 17 to 21: submit, update dependencies, pin. Lanes from the queue join the group, if they may.
+    /// Algorithm 1, lines 17 to 21: submits, updates dependencies and pins subgraphs. Lanes from
+    /// the queue join the group if they may.
     fn submit_batch(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, batch: &mut Batch, follows: Option<bool>) {
         while let Some(last) = self.group(cell_type, worker).and_then(|group| group.rows.get(batch.members..)?.last()) {
             self.leave_group(last.lane);
@@ -221,8 +226,11 @@ impl Core {
         batch.listed.truncate(apart);
     }
 
-    /// Launches a step of a worker's group, and with it nodes of others at their places among the rows. If it `follows` the launch before, and
-    /// has the same rows (known to be `same` but for those that left), it runs with it; with `Some(true)` also if some have ended.
+    /// Launches a step of a worker's group, merged with the nodes that did not join.
+    ///
+    /// If it `follows` the previous launch and has the same rows, it becomes a further step of that
+    /// launch. With `Some(true)` rows may be missing because their chains have ended. `same` says
+    /// that no row is new.
     fn launch_group(
         &mut self,
         worker: WorkerId,
@@ -242,7 +250,8 @@ impl Core {
         };
         let last = self.last_launch(worker, cell_type).filter(|_| follows.is_some());
         let alike = last.is_some_and(|last| last.rows.len() == count);
-        // No lane has joined, so the missing ones have ended. If the rows are of several models, each is charged for its own.
+        // No lane has joined, so the chains of missing rows have ended. Rows of several models do
+        // not merge: each model is charged for its own rows.
         let of_one = || self.worker(worker).and_then(|state| state.tasks.back()).is_some_and(|task| task.sole.is_some());
         let missing = group.map_or(0, |group| group.ended);
         let fewer = follows == Some(true) && last.is_some_and(|last| last.rows.len() == count + missing) && of_one();
@@ -274,7 +283,8 @@ impl Core {
         if let Some(state) = self.workers[worker.index()].as_mut()
             && let Some(task) = state.tasks.back_mut()
         {
-            // A launch of several steps has such rows once, and lands them all: it is looked through.
+            // A launch of several steps lists these rows once but lands each step, so every row is
+            // checked.
             task.walk |= merge && apart > 0;
             task.listed += apart;
             reserve::in_ring(&mut state.landing, apart);
@@ -284,7 +294,7 @@ impl Core {
     }
 }
 
-/// The rows of a batch: members of a group, and picked nodes at their places among them.
+/// Writes the rows of a batch: members of the group and nodes of the queue, in order.
 fn lay_out(batch: &Batch, members: &[Row], out: &mut Vec<Row>) {
     let (first, mut taken) = (out.len(), 0);
     for nodes in &batch.listed {
@@ -314,18 +324,19 @@ fn first_runnable(lane: &Lane, moments: &Moments, item: Item, worker: WorkerId) 
     }
 }
 
-/// Whether a worker may run a ready node of a subgraph that is pinned, if it is: as [`crate::core::listing::scope`] says.
+/// Whether a worker may run a ready node. `pinned` is the worker of its subgraph, as in
+/// [`crate::core::listing::scope`].
 fn runnable(pinned: Option<WorkerId>, ready: Ready, worker: WorkerId) -> bool {
     pinned.is_none_or(|pinned| pinned == worker) && ready.only.is_none_or(|only| only == worker)
 }
 
-/// The same, of those that no other worker may run if it is its own only.
+/// As `runnable`. With `own_only`, only nodes that no other worker may run.
 fn may_run(pinned: Option<WorkerId>, ready: Ready, (worker, own_only): (WorkerId, bool)) -> bool {
     runnable(pinned, ready, worker) && (!own_only || pinned.or(ready.only).is_some())
 }
 
-/// Adds up to so many of the ready nodes of a listed subgraph (or run) that a worker may run. Of which lane they are, if there are any, and since when
-/// they are ready, where that says where they are listed.
+/// Appends up to `room` ready nodes of a queue entry that a worker may run. Returns their lane, and
+/// for nodes of a run when they became ready; nothing if there are none.
 fn take_ready(
     (lanes, moments): (&[Lane], &Moments),
     item: Item,

@@ -1,7 +1,7 @@
-//! What a policy picked: checks it, and carries it out.
+//! Checks what a policy picked, and carries it out.
 //!
-//! Everything is checked before anything is changed. A pick that breaks a rule is a [`Fault`] of the model's policy, and changes nothing. Rows that
-//! `batches` takes from the queue itself need no check.
+//! Everything is checked before anything changes. A pick that breaks a rule is a [`Fault`] of the
+//! model's policy and changes nothing. Rows that `batches` takes from a queue need no check.
 
 use crate::command::{Failure, Refusal, Row};
 use crate::core::Core;
@@ -140,7 +140,7 @@ impl Core {
         self.settle_failures();
     }
 
-    /// Since when a node is ready, where that says where it is listed.
+    /// When a node of a run became ready: part of the run's key in the queue.
     fn listed_since(&self, row: Row) -> Option<Time> {
         match &self.lane(row.lane).progress {
             Progress::Each(nodes) => Some(nodes.states.ready(row.step, &self.moments).time),

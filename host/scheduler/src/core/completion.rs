@@ -57,7 +57,8 @@ impl Core {
         let first = one.len().min(count);
         let parts = [&one[..first], &other[..count - first]];
         if !all {
-            // Of those that left a group each is another's, and has not been looked at since it joined; of those that were never in one, several are often of a lane.
+            // Lanes that left a group belong to different requests and are in no cache. Other rows
+            // often share a lane.
             self.read_ahead(|| parts.into_iter().flat_map(lanes_of));
         }
         for part in parts {
@@ -81,7 +82,7 @@ impl Core {
         }
     }
 
-    /// A model has so many rows less in flight.
+    /// Subtracts rows from what a model has in flight.
     pub(crate) fn uncount_rows(&mut self, id: ModelId, rows: u32) {
         let model = self.model_mut(id);
         model.flying -= rows;
@@ -107,7 +108,8 @@ impl Core {
         let Some(chain) = request.chain_mut(number) else { return };
         chain.remaining -= u64::from(live);
         let (stops, over) = (chain.stops, chain.remaining == 0);
-        // What is queued with the only worker is as good as complete, unless it may turn out not to count.
+        // A sole worker's queued nodes count as complete, so their readers were notified before. A
+        // chain that may stop is the exception: its queued steps may not count.
         let told = self.sole_worker && !stops && !self.subgraphs();
         if live > 0 && !self.in_order(model) && !told {
             self.after_done(lane, steps);

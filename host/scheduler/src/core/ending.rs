@@ -9,12 +9,13 @@ use crate::core::{Core, Ended, Note};
 use crate::id::{DomainId, LaneId, RequestId};
 
 impl Core {
-    /// Gives the request up at the next `settle_failures`, when nothing is half changed. The first reason counts.
+    /// Fails a request at the next `settle_failures`, when no change is half done. The first reason
+    /// counts.
     pub(crate) fn doom(&mut self, id: RequestId, failure: Failure) {
         self.doomed.push((id, failure));
     }
 
-    /// Gives a request up, at once.
+    /// Fails a request at once.
     pub(crate) fn give_up(&mut self, id: RequestId, failure: Failure) {
         self.doom(id, failure);
         self.settle();
@@ -28,7 +29,7 @@ impl Core {
         Ended { request: id, finished, begun, deadline, submitted: request.submitted() }
     }
 
-    /// Carries out what was put off: failures, ends, releases.
+    /// Carries out deferred failures, ends and releases.
     #[inline]
     pub(crate) fn settle(&mut self) {
         if !self.doomed.is_empty() || !self.over.is_empty() {
@@ -253,14 +254,14 @@ impl Core {
         self.check_put_off(id);
     }
 
-    /// There may be room for a growth that was put off, or none to wait for any more.
+    /// Retries a pending growth: there may be room now, or no chain left to wait for.
     pub(crate) fn check_put_off(&mut self, id: RequestId) {
         if self.request(id).pending().1 > 0 {
             self.over.push(id);
         }
     }
 
-    /// Forgets chains that are gone, so that a session may last for ever.
+    /// Forgets released chains, so that a session may last forever.
     fn forget_gone_chains(&mut self, id: RequestId) {
         let Self { requests, spares, .. } = self;
         let request = &mut requests[id.index()];

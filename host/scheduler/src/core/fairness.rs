@@ -26,13 +26,15 @@ use crate::id::{CellTypeId, ModelId, TaskSeq, WorkerId};
 /// Fraction bits of virtual time.
 const FRACTION: u32 = 16;
 
-/// A microsecond, so that among equals the newcomer goes first. It cannot be gained twice: a larger share is kept.
+/// One microsecond, so that a newcomer goes first among equals. It is not gained twice, because a
+/// larger share is kept.
 const HEAD_START: i128 = 1000 << FRACTION;
 
 /// Each new measurement moves a type's estimate by an eighth of the difference.
 const SMOOTHING: i128 = 8;
 
-/// Device time that a tenant or a model had, in nanoseconds with [`FRACTION`] bits of fraction; a tenant's is divided by its weight.
+/// Device time of a tenant or a model, in nanoseconds with [`FRACTION`] bits of fraction. A
+/// tenant's is divided by its weight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     /// What was submitted counts at once, at its estimate until its time is known.
@@ -59,7 +61,8 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// One paused. If no other goes on, the next busy time begins for all of them where this one ended.
+    /// A tenant or model became idle. If no other is active, the next busy period starts for all of
+    /// them where this one ended.
     fn left(&mut self, complete: i128, others_go_on: bool) {
         self.most = self.most.max(complete);
         if !others_go_on {
@@ -76,7 +79,7 @@ impl Start {
 
 /// Activity.
 impl Core {
-    /// Brings the set of active models, and with it that of active tenants, up to date with what they have ready and in flight.
+    /// Updates the sets of active models and tenants: those with ready nodes or rows in flight.
     pub(crate) fn note_activity(&mut self) {
         self.settle_counts();
         let mut touched = std::mem::take(&mut self.touched);
@@ -145,7 +148,7 @@ impl Core {
     }
 }
 
-/// The one that had least, of those that have work; and how much that is, if others had as little.
+/// The entry with work that had the least. If others had as little, also how much that is.
 fn owed_most<T>(all: impl Iterator<Item = (T, i128)>, works: impl Fn(&T) -> bool) -> Option<(T, Option<i128>)> {
     let mut owed: Option<(T, i128)> = None;
     let mut tied = false;
@@ -161,8 +164,8 @@ fn owed_most<T>(all: impl Iterator<Item = (T, i128)>, works: impl Fn(&T) -> bool
 
 /// Order.
 impl Core {
-    /// The tenant that is owed most, of those with work that this worker may run, and of its models the one that is; then who has
-    /// the oldest.
+    /// The tenant that is owed most device time, of those with work for the worker; then the model
+    /// of that tenant that is owed most. Ties go to the oldest work.
     pub(crate) fn choose_model(&self, has_work: impl Fn(ModelId) -> bool, age: impl Fn(ModelId) -> Option<Key>) -> Option<ModelId> {
         let has_work = |id: &ModelId| has_work(*id);
         let works = |tenant: &&Tenant| tenant.active.iter().any(has_work);
@@ -244,7 +247,8 @@ impl Core {
         self.charge(rows, -i128::from(task.charged_ns), 0);
     }
 
-    /// Splits the measured time of completed tasks by their estimates, corrects what was charged, and learns.
+    /// Splits the measured time of completed tasks by their estimates. Corrects what was charged,
+    /// and updates the estimates.
     pub(crate) fn account(&mut self, worker: WorkerId, up_to: TaskSeq, busy_ns: u64) {
         let Some(state) = self.workers[worker.index()].as_mut() else { return };
         let tasks: VecDeque<Task> = std::mem::take(&mut state.tasks);

@@ -1,4 +1,4 @@
-//! What a caller may read of a scheduler: for metrics and tests.
+//! What callers may read of a scheduler, for metrics and tests.
 
 use crate::core::lane::Progress;
 use crate::id::{CellTypeId, DomainId, WorkerId};
@@ -61,14 +61,16 @@ impl Scheduler {
         self.core.tenants.iter().flatten().count()
     }
 
-    /// Whether whatever made a model active, or idle, is known or will be looked at in the next turn: if not, its tenant saves idleness up.
+    /// Whether every model that became active or idle is known as such, or will be checked in the
+    /// next turn. Otherwise its tenant would save up device time while idle.
     #[must_use]
     pub fn activity_is_noted(&self) -> bool {
         let models = self.core.models.iter().flatten();
         models.filter(|model| model.active != model.is_busy()).all(|model| self.core.touched.contains(&model.info.model))
     }
 
-    /// Bytes that say how each node of the requests in flight stands, and in what order those that are ready go: as many as their graphs are large.
+    /// Bytes of per-node state of the requests in flight: proportional to the sizes of their
+    /// graphs.
     #[must_use]
     pub fn bytes_of_nodes(&self) -> usize {
         let bytes = self.core.lanes.iter().map(|lane| match &lane.progress {

@@ -21,11 +21,11 @@ pub(crate) struct Task {
     pub(crate) cell_type: CellTypeId,
     pub(crate) steps: u32,
     pub(crate) rows: usize,
-    /// The tick of its type's group on that worker that it ends with; 0: it has no row of a member.
+    /// The tick of the worker's group of this type after it. 0: no row is a member's.
     pub(crate) tick: u64,
-    /// Its rows that do not land with the group, in its worker's `landing`.
+    /// How many rows do not land with the group. They are in the worker's `landing`.
     pub(crate) listed: usize,
-    /// Every row must be looked at, not those alone: a member has parted, and lands by itself.
+    /// Whether every row must be checked, because a member left the group and lands by itself.
     pub(crate) walk: bool,
     /// The model of all rows, if there is but one.
     pub(crate) sole: Option<ModelId>,
@@ -66,7 +66,7 @@ pub(crate) struct Domain {
     pub(crate) class: NumericClass,
     pub(crate) workers: u32,
     pub(crate) arena: Arena,
-    /// Counts how often the domain came up; blocks of an earlier life are not given back to this one.
+    /// Numbers the lives of domains. A block of an earlier life is not given back to this one.
     pub(crate) life: u32,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Model {
     pub(crate) active: bool,
     /// Requests of it that have not left.
     pub(crate) requests: u32,
-    /// Ready nodes, and requests that wait for a batch or are in one.
+    /// Ready nodes, and requests that are offered or taken.
     pub(crate) ready: u32,
     /// Rows in flight.
     pub(crate) flying: u32,

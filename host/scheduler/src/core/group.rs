@@ -13,8 +13,8 @@
 //! - A member is in no queue, has a ready node, and is counted under its worker.
 //! - Only lanes of policies that take nodes join, and only if they wait for no other lane and no
 //!   other lane waits for their steps.
-//! - Code that needs more of a lane than whether it has ended calls [`Core::leave_group`] first. From
-//!   then on the lane is by itself and its own record is right.
+//! - Code that needs more of a lane than whether it has ended calls [`Core::leave_group`] first.
+//!   From then on the lane is by itself and its own record is right.
 //!
 //! Unusual events make lanes part first, so that one code decides: a stop, a cancellation, a lost
 //! or new worker, a smaller batch. Every decision equals that of the literal oracle in the tests.
@@ -96,7 +96,8 @@ pub(crate) struct Group {
     orderly: bool,
     /// Lanes that leave with the current tick.
     leavers: Vec<LaneId>,
-    /// Members that have left with a step of the last launch, which may run more; not those whose steps may not be one launch.
+    /// Members that left with a step of the last launch and may run further steps as padding.
+    /// Members that do not merge are not counted.
     pub(crate) ended: usize,
 }
 
@@ -148,10 +149,10 @@ impl Group {
     }
 }
 
-/// So many members are looked at together.
+/// How many members are compared at once.
 const WIDTH: usize = 64;
 
-/// Which of so many numbers are the one: a bit for each.
+/// Which of up to 64 numbers equal `wanted`: a bit for each.
 fn equal(numbers: &[u32], wanted: u32) -> u64 {
     const STEP: usize = 16;
     let bits = |numbers: &[u32]| (0..).zip(numbers).fold(0_u16, |bits, (at, number)| bits | u16::from(*number == wanted) << at);
@@ -194,8 +195,8 @@ impl Core {
 
 /// Joining, going on, leaving.
 impl Core {
-    /// A picked lane joins its worker's group, as its `at`th row: the step that is about to be launched is the group's. Where it was counted, and is
-    /// to be no more, is returned.
+    /// A lane from the queue joins its worker's group as row `at`. Its next step is launched with
+    /// the group. Returns where it was counted as ready; the caller moves the count.
     pub(crate) fn join(&mut self, lane: LaneId, cell_type: CellTypeId, worker: WorkerId, at: usize) -> Counted {
         self.types[cell_type.index()].changed();
         let place = &mut self.lanes[lane.index()];
@@ -229,7 +230,7 @@ impl Core {
         Counted { model, position, scope: before }
     }
 
-    /// So many lanes have joined that were counted there.
+    /// Moves the ready count of lanes that have joined to their worker.
     pub(crate) fn recount_joined(&mut self, counted: Option<Counted>, joined: i32, cell_type: CellTypeId, worker: WorkerId) {
         if let Some(Counted { model, position, scope }) = counted.filter(|counted| counted.scope != Scope::Worker(worker)) {
             self.count_of((model, position), cell_type, scope, -joined);
@@ -242,8 +243,8 @@ impl Core {
         (lane.rank, lane.order, lane.chain, u32::from(lane.stage))
     }
 
-    /// The step of every member was launched. Those it was the last of leave, and land by themselves; they are in `leavers` until
-    /// [`Core::after_advanced`].
+    /// Every member's step was launched. Members whose last step it was leave and land by
+    /// themselves. They stay in `leavers` until [`Core::after_advanced`].
     pub(crate) fn advance(&mut self, cell_type: CellTypeId, worker: WorkerId) {
         let now = self.now;
         self.types[cell_type.index()].changed();
@@ -310,7 +311,8 @@ impl Core {
         }
     }
 
-    /// A row of a complete task of that type whose ticks end with `tick`: by itself, a member's last step, or nothing to do.
+    /// Lands a row of a completed task of a group's type that ended with `tick`. The row lands by
+    /// itself, with its lane's last step, or with the group.
     pub(crate) fn land_row(&mut self, row: Row, steps: u32, worker: WorkerId, tick: u64) {
         match self.lane(row.lane).member() {
             Some(member) if member.joined < tick && member.left() > tick => {}
@@ -319,15 +321,17 @@ impl Core {
         }
     }
 
-    /// Steps of a row of a launch that ends with that tick of its type's group (0: with none). A chain that was a member's may have ended before.
+    /// The steps of a row of a launch that ends with `tick` of its group; 0: it has no member. A
+    /// member's chain may have ended before the launch did.
     pub(crate) fn steps_of(&self, row: Row, steps: u32, tick: u64) -> Range<u32> {
         let end = row.step + steps;
-        // A lane in a group's launch of several steps runs to its limit, which is never lowered below what was launched, because it cannot stop: what lies beyond
-        // is padding, and was never counted. Of all other launches every step was.
+        // In a group's launch of several steps a lane runs to its limit. The lane cannot stop, so
+        // its limit stays above what was launched. Steps beyond the limit are padding and were
+        // never counted.
         row.step..if tick > 0 && steps > 1 { end.min(self.lane(row.lane).limit) } else { end }
     }
 
-    /// The last step of a lane that has left is complete, and all its others.
+    /// The last step of a lane that left its group is complete, and so are all others.
     fn land_last(&mut self, lane: LaneId) {
         let place = &mut self.lanes[lane.index()];
         let (id, number, model, limit) = (place.request, place.chain, place.model, place.limit);
@@ -345,9 +349,10 @@ impl Core {
     }
 }
 
-/// Parting.
+/// Leaving.
 impl Core {
-    /// The lane leaves its group, if it is in one or has steps in flight that were launched with one: its state is its own from now on.
+    /// The lane leaves its group, and also ends its membership if steps launched with the group are
+    /// in flight. From now on its own record is right.
     pub(crate) fn leave_group(&mut self, lane: LaneId) {
         let done = self.landed_in_group(lane);
         let place = &mut self.lanes[lane.index()];
@@ -390,7 +395,7 @@ impl Core {
         }
     }
 
-    /// Steps of a lane that are complete with its group, and that the lane and its chain know nothing of.
+    /// Steps of a lane that landed with its group and are not in the lane's own record yet.
     pub(crate) fn landed_in_group(&self, lane: LaneId) -> u64 {
         let place = self.lane(lane);
         let Progress::Front(front) = &place.progress else { return 0 };
@@ -399,7 +404,7 @@ impl Core {
         group.landed.clamp(member.joined, member.left().min(group.launched)) - member.joined
     }
 
-    /// All members part.
+    /// All members leave.
     pub(crate) fn dissolve(&mut self, cell_type: CellTypeId, worker: WorkerId) {
         while let Some(last) = self.group(cell_type, worker).and_then(|group| group.rows.last()) {
             self.leave_group(last.lane);
@@ -418,7 +423,7 @@ impl Core {
         }
     }
 
-    /// A worker is about to be lost: whatever it has in flight or together is by itself again.
+    /// A worker is about to be lost. Its groups dissolve, and its rows in flight leave them.
     pub(crate) fn dissolve_groups_of(&mut self, worker: WorkerId) {
         for cell_type in 0..self.types.len() {
             self.dissolve(CellTypeId(cell_type as u32), worker);
@@ -437,7 +442,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a list: lanes that have had their last step leave, the others go on in their order.
+        /// Against a list: lanes leave with their last step, and the others continue in order.
         #[test]
         fn members_leave_with_their_last_step(steps in prop::collection::vec(1_u32..9, 0..300), launched in prop::sample::select(vec![0, u64::from(u32::MAX) - 4])) {
             let rows: Vec<_> = (0..steps.len() as u32).map(|lane| Row { lane: LaneId(lane), step: lane % 3 }).collect();

@@ -1,7 +1,9 @@
-//! How far each stage of each chain is: which of its nodes are ready, queued or complete, and which subgraphs they form.
+//! The progress of each stage of each chain: which nodes are ready, queued or complete, and which
+//! subgraphs they form.
 //!
-//! A stage whose nodes run one after the other is two counters; only a stage whose nodes may run in any order has a record for each. Lanes
-//! own that progress and nothing else: what a node waits for is read from the graph, where it runs is the policies' business.
+//! A stage that runs in order is two counters. A stage whose nodes run in any order has a record
+//! per node. Lanes own this progress and nothing else. What a node waits for is read from the
+//! graph. Policies decide where it runs.
 
 mod nodes;
 mod states;
@@ -161,7 +163,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// The least that does for a stage; `in_order` where the policy executes it step by step whatever it is.
+    /// The smallest record for a stage. `in_order`: the policy runs it step by step anyway.
     pub(crate) fn new(chain: &UnfoldedChain, stage: u32, in_order: bool, spares: &mut Spares) -> Self {
         let bound = chain.length.bound;
         let graph = &chain.stages[stage as usize];
@@ -226,17 +228,19 @@ pub(crate) struct Lane {
     pub(crate) limit: u32,
     /// Rows of tasks in flight that name it, but for those that were launched with its group.
     pub(crate) flying: u32,
-    /// Nodes wait only for the step before, and no other lane waits for them by step: the common case.
+    /// Its nodes wait only for the step before, and no other lane waits for its steps: the common
+    /// case.
     pub(crate) plain: bool,
     /// Several steps may be one launch.
     pub(crate) merges: bool,
-    /// Its nodes wait for nodes of its growth that they name, for nothing else, and all of those will be executed.
+    /// Its nodes wait only for nodes of their growth that they name, and all of those will run.
     pub(crate) named: bool,
     /// It may join a group: it is plain, and its request does not grow.
     pub(crate) joins: bool,
-    /// While it is in a group, this says where in the group's time it is, and otherwise what was true before it joined.
+    /// Its progress. In a group: where it is in the group's time, and its state before it joined.
     pub(crate) progress: Progress,
-    /// The `handle` in which it was handed out: its low bits. After so many more that they are the same, a lane is given back a `handle` later than need be.
+    /// The low bits of the turn in which it was handed out. If they wrap around to the same value,
+    /// the lane is released one turn late.
     pub(crate) placed_in: u32,
 }
 
@@ -306,7 +310,7 @@ impl Lane {
         }
     }
 
-    /// The one status that all its nodes have, for lanes that wait for the end; `Waiting` if they differ.
+    /// The status of all its nodes, for lanes that wait for its end. `Waiting` if they differ.
     pub(crate) fn whole_status(&self) -> Status {
         match &self.progress {
             Progress::Front(front) if front.queued < self.limit => Status::Waiting,

@@ -1,7 +1,9 @@
-//! Keeps lanes, queues and tallies in step: the only code that makes a node ready, takes that back, or hands it to a worker.
+//! Keeps lanes, queues and tallies in step. Only this code makes a node ready, takes that back, or
+//! hands the node to a worker.
 //!
-//! Invariant: a subgraph is listed in its type's queue if and only if it has a ready node (but for the moment between the submission of a
-//! batch and `tidy`), and every ready node is counted once, under the workers that may run it.
+//! Invariant: a subgraph is listed in its type's queue exactly if it has a ready node, except
+//! between the submission of a batch and `tidy`. Every ready node is counted once, under the
+//! workers that may run it.
 
 mod flight;
 
@@ -23,7 +25,7 @@ pub(crate) const fn scope(domain: DomainId, pinned: Option<WorkerId>, only: Opti
 /// Ready nodes of one model and type, more or fewer than its tallies say.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Uncounted {
-    /// Whether any were counted here: though as many may be ready as were, they are others.
+    /// Whether anything was counted here. Even if the sum is 0, other nodes are ready than before.
     any: bool,
     model: ModelId,
     position: u32,
@@ -62,7 +64,8 @@ impl Core {
         self.count_of((place.model, place.type_position.into()), place.cell_type, scope, by);
     }
 
-    /// So many more (or fewer) ready nodes of a model, of its type at that position. Neighbours are mostly counted alike, and then together.
+    /// Counts ready nodes of one of a model's types. Consecutive calls mostly count alike and are
+    /// summed first.
     #[inline]
     pub(crate) fn count_of(&mut self, (model, position): (ModelId, u32), cell_type: CellTypeId, scope: Scope, by: i32) {
         let known = &mut self.uncounted;
@@ -107,7 +110,8 @@ impl Core {
         }
     }
 
-    /// A node may be queued from now on; or, if it could be already, on that worker alone or anywhere.
+    /// Makes a node ready: on the worker `only`, or anywhere. A ready node may change between
+    /// these.
     pub(crate) fn set_ready(&mut self, lane: LaneId, step: u32, only: Option<WorkerId>) {
         let now = self.now;
         let place = &mut self.lanes[lane.index()];
@@ -174,7 +178,7 @@ impl Core {
         self.count(lane, scope(domain, None, only), (to - from) as i32);
     }
 
-    /// Nodes of a lane, ascending, that could not be queued may be from now on, on that worker alone or anywhere.
+    /// Makes waiting nodes of a lane ready, in ascending order: on the worker `only`, or anywhere.
     pub(crate) fn set_all_ready(&mut self, nodes: &[(LaneId, u32)], only: Option<WorkerId>) {
         let Some((lane, _)) = nodes.first().copied() else { return };
         let time = self.now;
@@ -203,7 +207,7 @@ impl Core {
         }
     }
 
-    /// A ready node is ready no more: it was dropped, or its request is parked.
+    /// A node is no longer ready: it was dropped, or its request moves.
     pub(crate) fn take_back(&mut self, lane: LaneId, step: u32) {
         let place = &mut self.lanes[lane.index()];
         let (domain, pinned) = (place.domain, place.pinned());
@@ -228,7 +232,8 @@ impl Core {
         self.tidy(lane, step, key);
     }
 
-    /// Takes a subgraph off its queue's list if it has no ready node. `ready` is when the step, of a run, became so.
+    /// Removes a subgraph without ready nodes from its queue. `ready` is when the step of a run
+    /// became ready.
     pub(crate) fn tidy(&mut self, lane: LaneId, step: u32, ready: Option<Time>) {
         let place = &mut self.lanes[lane.index()];
         let (domain, cell_type) = (place.domain, place.cell_type);

@@ -1,7 +1,9 @@
-//! Requests that change domain, because a worker elsewhere is idle while their own workers are busy.
+//! Moves requests between domains when a worker is idle and a request's own workers are busy.
 //!
-//! A request moves only to a worker that could run nothing, and one at a time into each domain: the copy of its state delays no other work. A request moves as a whole, between tasks; nothing of it runs until the copy is complete.
-//! What was ready then becomes ready anew; its subgraphs keep their places in the queues, but for those of one node, which enter anew.
+//! A request moves only to a worker that can run nothing, and each domain receives one request at a
+//! time, so the copy delays no other work. It moves as a whole, between tasks, and runs nothing
+//! until the copy is complete. Its ready nodes then become ready again. Its subgraphs keep their
+//! places in the queues, except those of one node.
 
 use crate::command::{Move, Placement};
 use crate::core::Core;
@@ -22,7 +24,7 @@ impl Core {
         let (to, class) = (state.domain, state.class);
         let expected = self.moving_to.iter().any(|(_, domain)| *domain == to);
         let waited_for = self.requests_waiting > 0 && !self.classes[class.index()].queues.is_empty();
-        // A worker that leaves nodes to another, which has a batch to fill, gets no request.
+        // A worker that leaves nodes for another worker's batch gets no request.
         let could_run = || self.types.iter().any(|queue| queue.tally.runnable(worker, to) > 0);
         !expected && !waited_for && !could_run()
     }
@@ -35,7 +37,7 @@ impl Core {
         }
     }
 
-    /// The oldest request with a ready node and nothing in flight, where all workers of its domain are busy.
+    /// The oldest request with a ready node and nothing in flight whose workers are all busy.
     fn oldest_to_move(&self, to: DomainId, class: NumericClass) -> Option<RequestId> {
         let mut oldest: Option<(u64, RequestId)> = None;
         for (index, domain) in self.domains.iter().enumerate() {

@@ -1,7 +1,8 @@
-//! Requests that are offered to policies and taken by them: what that means for the request.
+//! Requests that are offered to policies and taken by them.
 //!
-//! A policy that takes requests is offered each growth when it has its place. A growth is taken as a whole, and runs on the worker that it was taken for
-//! until nothing of it is left. Until then its request neither ends nor grows on, and it never moves.
+//! A policy that takes requests is offered each growth once it is placed. The policy takes the
+//! growth as a whole for one worker. The growth runs there until nothing of it is left. Until then
+//! its request does not end, grow or move.
 
 use crate::core::queues::Key;
 use crate::core::request::{Phase, Request};
@@ -14,7 +15,7 @@ use crate::policy::Takes;
 pub(crate) struct Member {
     pub(crate) request: RequestId,
     pub(crate) rank: u32,
-    /// In the order of all submissions: tells it from another request that has its id later.
+    /// Position in the order of all submissions. It differs for a later request with the same id.
     pub(crate) order: u64,
     pub(crate) growth: u32,
     /// When it was offered.
@@ -29,7 +30,7 @@ impl Member {
 }
 
 impl Core {
-    /// A growth may be taken from now on.
+    /// Offers a growth to its policy.
     pub(super) fn offer(&mut self, id: RequestId, growth: u32) {
         let Request { model, rank, order, .. } = *self.request(id);
         self.rare_mut(id).offered = Some(growth);
@@ -38,7 +39,7 @@ impl Core {
         self.notes.push(Note::Offered(model, Member { request: id, rank, order, growth, since: self.now }));
     }
 
-    /// A request that is given up is neither offered nor taken any longer. Whether it was.
+    /// Withdraws a failed request from its policy. Whether it was offered or taken.
     pub(super) fn leave_policy(&mut self, id: RequestId) -> bool {
         let request = self.request_mut(id);
         let Some(rare) = request.rare_if_any() else { return false };
@@ -69,7 +70,7 @@ impl Core {
         }
     }
 
-    /// Nothing is left of what was taken of a request: it ends, or grows on.
+    /// Releases a taken growth of which nothing is left. Its request ends or grows.
     pub(super) fn release(&mut self, id: RequestId) {
         let Some(worker) = self.rare_mut(id).taken.take() else { return };
         let (model, numbers) = (self.request(id).model, self.request(id).chain_numbers());
@@ -108,7 +109,7 @@ impl Core {
 
 /// Reviews.
 impl Core {
-    /// A request is to be reviewed at that time, if it has not ended.
+    /// Schedules a review of a request, if it has not ended.
     pub(crate) fn review_at(&mut self, id: RequestId, at: Time) {
         if self.alive(id).is_some() {
             self.forget_review(id);

@@ -1,7 +1,8 @@
-//! Each cell type's queue of subgraphs, and how many ready nodes each worker would find in it.
+//! Each cell type's queue of subgraphs, and how many ready nodes each worker finds in it.
 //!
-//! Only subgraphs that have a ready node are listed, under the place they got when they entered; one that has none for now comes back to
-//! its old place. So forming a batch touches what it takes, and little else.
+//! Only subgraphs with a ready node are listed, under the key they got when they entered. A
+//! subgraph that is listed again keeps its key. So forming a batch touches little but what it
+//! takes.
 
 mod sorted_ring;
 
@@ -13,7 +14,8 @@ use crate::core::group::Group;
 use crate::core::queues::sorted_ring::SortedRing;
 use crate::id::{DomainId, LaneId, ModelId, Time, WorkerId};
 
-/// A subgraph's place in its queue: by rank, then first come, first served. Also a ready node's age.
+/// A subgraph's key in its queue: by rank, then first come, first served. Also the age of a ready
+/// node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) rank: u32,
@@ -58,7 +60,8 @@ pub(crate) struct Tally {
     workers: Counts,
 }
 
-/// Entries by number, of domains or of workers. Most hosts have one of each, so the first entry needs no allocation.
+/// Entries by number of a domain or worker. Most hosts have one of each, so the first entry needs
+/// no allocation.
 pub(crate) type Few<T> = SmallVec<[T; 1]>;
 
 /// The entry with this number. Adds it, and those before it, if it does not exist.
@@ -75,7 +78,8 @@ fn grow<T: Default>(entries: &mut Few<T>, number: usize) {
     entries.resize_with(number + 1, T::default);
 }
 
-/// Counts by number, of domains or of workers. A `Few<u32>` makes the workload `mix` of `benches/cost.rs` 4 % slower.
+/// Counts by number of a domain or worker. A `Few<u32>` makes the workload `mix` of
+/// `benches/cost.rs` 4 % slower.
 #[derive(Debug, Default)]
 struct Counts {
     first: u32,
@@ -125,7 +129,7 @@ impl Tally {
 pub(crate) struct TypeQueue {
     domains: Few<SortedRing>,
     pub(crate) tally: Tally,
-    /// Chains that go on together, by worker.
+    /// Chains that continue together, by worker.
     pub(crate) groups: Few<Group>,
     /// Counts changes of what is ready, and of how old it is.
     changes: u64,
@@ -146,12 +150,12 @@ struct Seen {
 }
 
 impl TypeQueue {
-    /// Other nodes are ready than were, or since another time.
+    /// The ready nodes, or their ages, have changed.
     pub(crate) const fn changed(&mut self) {
         self.changes += 1;
     }
 
-    /// What `find` says, if it was not asked the same before and nothing has changed since.
+    /// The result of `find`, cached until the next change.
     pub(crate) fn oldest(&self, worker: WorkerId, model: Option<ModelId>, find: impl FnOnce() -> Option<Key>) -> Option<Key> {
         let same = |seen: &Seen| seen.changes == self.changes && seen.worker == worker && seen.model == model;
         if let Some(seen) = self.seen.get().filter(same) {

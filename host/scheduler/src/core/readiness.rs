@@ -1,8 +1,9 @@
-//! What each node waits for, and when it need wait no longer.
+//! Which nodes may be queued: what each node waits for, and whether it still has to.
 //!
-//! A node is looked at again whenever something it waits for was submitted or completed; the answer is computed from the state of its
-//! producers, never counted, so that it cannot drift. Under `Release::Node` a producer that is queued on the worker which is to run the node
-//! is as good as complete; under `Release::Subgraph` only producers inside the node's own subgraph are.
+//! A node is checked again whenever a producer is submitted or completed. The answer is computed
+//! from the state of all producers, not counted, so it cannot drift. Under `Release::Node` a
+//! producer that is queued on the same worker counts as complete. Under `Release::Subgraph` only
+//! producers inside the node's own subgraph do.
 
 mod checking;
 mod connecting;
@@ -28,7 +29,7 @@ pub(crate) enum Verdict {
     No,
     /// Yes; if a worker is named, on that one alone.
     Ready(Option<WorkerId>),
-    /// Never: all else is there, but it names a step that this chain did not execute.
+    /// Never: all other inputs are there, but it names a step that this chain did not execute.
     Beyond(u32),
 }
 
@@ -58,8 +59,8 @@ impl Sum {
     }
 }
 
-/// Whether a step of a stage names a step of a chain that has ended before it. What waits for a chain's end knows only then which steps there are: a line that is
-/// counted from there, and whatever a later growth names.
+/// Whether a node names a step that an ended chain never executed. This applies to nodes that wait
+/// for the chain's end: steps counted from there, and nodes that later growths name.
 fn names_unexecuted(request: &Request, stage: &UnfoldedStage, step: u32, chain: u32) -> bool {
     let Some(executed) = request.chain(chain).and_then(Chain::executed) else { return false };
     stage.inputs.iter().any(|input| match &input.source {
@@ -83,7 +84,7 @@ impl Core {
         Some((graph, chain, stage))
     }
 
-    /// Whether a node may be queued; of its inputs from inside its own subgraph only if `inside` is asked for.
+    /// Whether a node may be queued. Inputs from inside its own subgraph count only if `inside`.
     pub(super) fn weigh(&self, lane: LaneId, step: u32, inside: bool) -> Verdict {
         let place = self.lane(lane);
         let request = self.request(place.request);
@@ -136,7 +137,8 @@ impl Core {
         sum.verdict()
     }
 
-    /// Steps of this growth's chains that a node names one by one, and what is true of them; and those of other chains that were never executed.
+    /// Steps of this growth's chains that a node names, and their status. Also steps of earlier
+    /// chains that were never executed.
     pub(crate) fn named_steps(&self, lane: LaneId, step: u32) -> impl Iterator<Item = (u32, Status)> {
         let place = self.lane(lane);
         let request = self.request(place.request);
@@ -160,7 +162,7 @@ impl Core {
         )
     }
 
-    /// What is true of all executed steps of a chain together.
+    /// The common status of all executed steps of a chain.
     pub(super) fn end_status(&self, request: &Request, chain: u32) -> Status {
         let Some(chain) = request.chain(chain) else { return Status::Done };
         if chain.ended() || chain.gone() {
@@ -178,7 +180,8 @@ impl Core {
         self.request(place.request).chain(place.chain).is_some_and(|chain| !chain.cancelled)
     }
 
-    /// Whether a node is executed for certain, once what it waits for is there: no stop of its own chain can still come before it.
+    /// Whether a node certainly runs once its inputs are there: its own chain can no longer stop
+    /// before it.
     pub(super) fn certain(&self, lane: LaneId, step: u32) -> bool {
         let place = self.lane(lane);
         let request = self.request(place.request);

@@ -1,4 +1,4 @@
-//! What is known of each request: its growths, its chains, where it is placed and how much of it is left.
+//! The state of each request: its growths, its chains, where it is placed, and what is left of it.
 
 mod chain;
 
@@ -43,7 +43,8 @@ pub(crate) struct Block {
 /// Chains that are kept in a request itself.
 const CHAINS_HERE: usize = 2;
 
-/// A request in flight, in two cache lines. What is not common is kept apart, so that many may wait.
+/// A request in flight, in two cache lines. Rare parts are stored apart, so that many requests may
+/// wait.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Request {

@@ -24,7 +24,8 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Slots of a block for so many that are held at once, given the largest block of each arena: none is left out in which they would fit without headroom.
+    /// The size of a block in which `slots` slots can be held at once, given the largest free block
+    /// of each arena. Headroom never excludes an arena in which `slots` fit.
     pub(crate) fn room_for(slots: u32, largest: impl Iterator<Item = u32>) -> u32 {
         largest.filter(|largest| *largest >= slots).fold(slots.saturating_mul(2), u32::min)
     }
@@ -102,7 +103,8 @@ mod tests {
     }
 
     proptest! {
-        /// Growths of several stages, of each of which one is kept until the next has been placed: as long as they stay within what may be held, there is room.
+        /// Growths of several stages, one chain of each kept until the next is placed: within the
+        /// limit there is always room.
         #[test]
         fn beside_what_lies_in_a_row_there_is_room(
             growths in prop::collection::vec((prop::collection::vec(1_u32..40, 1..5), any::<prop::sample::Index>()), 1..50)

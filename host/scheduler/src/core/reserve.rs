@@ -1,13 +1,14 @@
-//! Memory for tables that last: they grow by a sixteenth, not to the double, so that little is reserved in vain.
+//! Capacity for long-lived tables. They grow by a sixteenth instead of doubling, so that little
+//! memory is unused.
 
 use std::collections::VecDeque;
 
-/// Room for so many is made at least.
+/// The least number of entries to reserve.
 const ROOM_MIN: usize = 4;
-/// And for so great a share of those that there are.
+/// Tables grow by one in so many of their entries.
 const SHARE: usize = 16;
 
-/// Room for so many entries more in a table.
+/// Reserves capacity for `more` entries in a table.
 #[inline]
 pub(crate) fn in_table<T>(table: &mut Vec<T>, more: usize) {
     if table.capacity() - table.len() < more {
@@ -15,7 +16,7 @@ pub(crate) fn in_table<T>(table: &mut Vec<T>, more: usize) {
     }
 }
 
-/// Room for so many entries more in a ring.
+/// Reserves capacity for `more` entries in a ring.
 #[inline]
 pub(crate) fn in_ring<T>(ring: &mut VecDeque<T>, more: usize) {
     if ring.capacity() - ring.len() < more {

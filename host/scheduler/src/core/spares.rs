@@ -1,7 +1,6 @@
-//! What requests that have left held beside the tables, kept for those that come: a crowd that stays as large as it is allocates nothing.
+//! Allocations of ended requests, kept for new ones: a steady load allocates nothing.
 //!
-//! It owns memory that nobody uses, and never more of it than a bound. What nobody asks for in a long time, because the crowd is another than it was,
-//! is given up bit by bit.
+//! The pools are bounded. Memory that the current load does not use is freed bit by bit.
 
 use crate::core::lane::{Grouped, Moments, Progress};
 use crate::core::request::{Chain, Links, Rare};

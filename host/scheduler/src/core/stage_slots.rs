@@ -16,8 +16,9 @@ use crate::event::ModelInfo;
 use crate::id::{RequestId, Slot};
 
 impl Core {
-    /// Finds slots for every stage of a growth, in the request's reservation or in its block, and leaves them in `placed_slots`. False if there is no room
-    /// for all of them; then the reservation is as before.
+    /// Finds slots for every stage of a growth, in the request's reservation or block, and leaves
+    /// them in `placed_slots`. If not all stages fit, it returns false and leaves the reservation
+    /// as before.
     pub(crate) fn allocate_stages(&mut self, id: RequestId, graph: &UnfoldedGrowth) -> bool {
         let Self { requests, models, placed_slots, .. } = self;
         let request = &mut requests[id.index()];
@@ -47,7 +48,8 @@ impl Core {
         true
     }
 
-    /// The same once more, when chains are gone that could not go when they ended, in the turn in which they were placed.
+    /// Tries again after freeing chains that could not be freed when they ended, because they were
+    /// placed in the same turn.
     #[cold]
     pub(crate) fn allocate_after_freeing(&mut self, id: RequestId, graph: &UnfoldedGrowth) -> bool {
         for number in self.request(id).chain_numbers() {
@@ -56,8 +58,8 @@ impl Core {
         self.allocate_stages(id, graph)
     }
 
-    /// A growth for which there is no room: as long as something of its request goes on, or is in flight though it has ended, that may make room yet. So whether
-    /// it fits does not depend on when it comes.
+    /// A growth has no room. It waits while chains of its request are live or in flight, because
+    /// they may free slots. So whether it fits does not depend on when it arrives.
     #[cold]
     pub(crate) fn put_off(&mut self, id: RequestId, graph: Arc<UnfoldedGrowth>) {
         let request = self.request(id);
@@ -70,12 +72,12 @@ impl Core {
     }
 }
 
-/// Slots that a growth's values take.
+/// Slots for the values of a growth.
 pub(crate) fn slots_needed(info: &ModelInfo, growth: &UnfoldedGrowth) -> u64 {
     slots_of_stages(info, growth).map(u64::from).sum()
 }
 
-/// Slots that the values of each of its stages take, in order.
+/// Slots for the values of each stage of a growth, in order.
 fn slots_of_stages(info: &ModelInfo, growth: &UnfoldedGrowth) -> impl Iterator<Item = u32> {
     let stages = growth.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain.length.bound, stage)));
     stages.map(|(bound, stage)| stage_slots(info, stage.cell, stage.retention.places(bound)).unwrap_or(u32::MAX))

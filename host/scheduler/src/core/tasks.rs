@@ -1,4 +1,4 @@
-//! How rows become a task in flight, on its own or as a further step of the launch before.
+//! Records launches: a set of rows becomes a task in flight, or a further step of the last launch.
 
 use crate::command::{Launch, Row};
 use crate::core::fleet::Task;
@@ -7,7 +7,8 @@ use crate::id::{CellTypeId, ModelId, TaskSeq, WorkerId};
 
 /// Tasks.
 impl Core {
-    /// Records a task whose rows were queued, and launches it: on its own, or (`merge`) as one step more of the launch before.
+    /// Records and launches a task of these rows. With `merge` it is a further step of the last
+    /// launch.
     pub(crate) fn launch(
         &mut self,
         worker: WorkerId,
@@ -27,7 +28,8 @@ impl Core {
         }
     }
 
-    /// Records a task whose rows are the last of `out.rows`, from `first` on; they are all of model `sole`, if there is one.
+    /// Records and launches a task of the rows in `out.rows` from `first` on. `sole` is their
+    /// model, if they have only one.
     pub(crate) fn launch_rows(&mut self, worker: WorkerId, cell_type: CellTypeId, model: ModelId, first: usize, sole: Option<ModelId>) {
         let rows = std::mem::take(&mut self.out.rows);
         let launched = &rows[first..];
@@ -48,7 +50,7 @@ impl Core {
         self.out.rows = rows;
     }
 
-    /// The launch before runs a step more, with so many of its rows.
+    /// Adds a step to the last launch, with this many of its rows.
     pub(crate) fn launch_step_more(&mut self, worker: WorkerId, cell_type: CellTypeId, (rows, charged_ns): (usize, u64)) {
         self.types[cell_type.index()].running += 1;
         let state = self.workers[worker.index()].as_mut().expect("a worker that asks is up");
@@ -61,14 +63,14 @@ impl Core {
         }
     }
 
-    /// The launch before, if it may have a step more.
+    /// The last launch, if another step may be added to it.
     pub(super) fn last_launch(&self, worker: WorkerId, cell_type: CellTypeId) -> Option<&Launch> {
         let steps_max = self.config.launch_steps_max();
         self.out.launches.last().filter(|last| last.worker == worker && last.cell_type == cell_type && last.steps < steps_max)
     }
 
-    /// Whether these rows are those of the launch before on this worker (which are among those `before`), each one step further, and may be one launch
-    /// with it.
+    /// Whether `rows` may be a further step of the worker's last launch: the same lanes, each one
+    /// step further. `before` holds the rows of that launch.
     pub(crate) fn continues_last(&self, worker: WorkerId, cell_type: CellTypeId, before: &[Row], rows: &[Row]) -> bool {
         let Some(last) = self.last_launch(worker, cell_type) else { return false };
         let before = &before[last.rows.clone()];

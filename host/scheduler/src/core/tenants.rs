@@ -1,7 +1,7 @@
-//! Tenants and their models: which are known, with what weight, and for how long.
+//! Tenants and their models: which are known, and with what weight.
 //!
-//! A model that is closed is forgotten with its last request, a tenant with its last model, so that tables grow with what there is, not with what
-//! there was. A tenant that comes back starts like a new one.
+//! A closed model is forgotten with its last request, a tenant with its last model. So tables grow
+//! with what exists now. A tenant that comes back starts like a new one.
 
 use std::sync::Arc;
 
@@ -87,7 +87,8 @@ impl Core {
         self.note_if_over(id);
     }
 
-    /// Models that are over are forgotten: when nothing is being changed, since whatever gave up the last request of one may go on to ask something of the model.
+    /// Forgets models that are over. Called when no change is half done: the code that ends a
+    /// model's last request may still read the model.
     #[inline]
     pub(crate) fn forget_models_over(&mut self) {
         while let Some(id) = self.models_over.pop() {
@@ -139,10 +140,11 @@ impl Core {
 
     #[cold]
     fn forget_model_that_is_over(&mut self, id: ModelId) {
-        // What has not been counted yet may name it, also if all of its requests came and went since it was last looked at.
+        // Uncounted changes may name the model, even if its requests came and went within this
+        // turn.
         self.settle_counts();
         if self.model(id).active {
-            // It ran until just now.
+            // It was active until now.
             self.switch_activity(&[id]);
         }
         self.forget_model(id);

@@ -12,7 +12,7 @@ use crate::core::queues::{Key, TypeQueue};
 use crate::core::request::{Chain, Request};
 use crate::id::{CellTypeId, LaneId, ModelId, RequestId, Time, WorkerId};
 
-/// The scheduler's state as the policy of a model sees it: everything may be read, and nothing changed.
+/// The scheduler's state as a model's policy sees it. Read only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
     core: &'a Core,
@@ -45,7 +45,7 @@ impl<'a> View<'a> {
         self.types().iter().find(|known| known.cell_type == cell_type)
     }
 
-    /// The queue that all models share for a type: its ready nodes, its tasks in flight, the time that a task takes.
+    /// The queue of a type, which all models share: ready nodes, tasks in flight, and task time.
     pub(crate) fn queue(self, cell_type: CellTypeId) -> &'a TypeQueue {
         &self.core.types[cell_type.index()]
     }
@@ -81,7 +81,8 @@ impl<'a> View<'a> {
 
 /// Nodes in queues.
 impl<'a> View<'a> {
-    /// The age of the oldest ready node of a type that a worker may run; of this model's only, if `own`.
+    /// The age of the oldest ready node of a type that a worker may run. With `own`, of this model
+    /// only.
     pub(crate) fn oldest_node(self, cell_type: CellTypeId, worker: WorkerId, own: bool) -> Option<Key> {
         self.core.oldest(cell_type, worker, own.then_some(self.model))
     }
@@ -127,7 +128,7 @@ impl<'a> View<'a> {
         self.request(member.request).order == member.order && self.core.is_taken_for(member.request, worker)
     }
 
-    /// Whether tasks in flight name one of those that are taken for a worker.
+    /// Whether any of these that is taken for the worker has rows in flight.
     pub(crate) fn any_in_flight(self, members: &[Member], worker: WorkerId) -> bool {
         members.iter().any(|member| self.is_taken(member, worker) && self.request(member.request).flying > 0)
     }
@@ -139,13 +140,13 @@ impl<'a> View<'a> {
         limits.min().unwrap_or(1)
     }
 
-    /// Nodes of a lane that are complete and not yet counted by its chain.
+    /// Nodes of a lane that are complete but not yet counted by its chain.
     pub(crate) fn landed_in_group(self, lane: LaneId) -> u64 {
         self.core.landed_in_group(lane)
     }
 
-    /// The chain of which a chain names a step that was never executed: from the given step on, or, if a stop of its own may come before that is
-    /// executed, in that step.
+    /// A chain of which `own` names a step that was never executed. All steps from `step` on are
+    /// checked; only that step if `own` may stop by itself before later ones.
     pub(crate) fn names_beyond_end(self, own: &Chain, step: u32) -> Option<u32> {
         let steps = if own.stops_itself() { step..own.end.min(step + 1) } else { step..own.end };
         let lanes = (0..own.stages()).map(|stage| own.lane(stage));

@@ -58,25 +58,27 @@ struct KnownType {
     stacked: bool,
 }
 
-/// How much of the margin is added when a request was late though it had begun, and taken off when one is done in time: where more begin than can be done,
-/// one in thirty-three is late.
+/// The part of the margin that is added when a request was late though it had begun, and the part
+/// that is removed when a request is in time. Under overload one request in 33 is late.
 const LATE_SHIFT: u32 = 3;
 const IN_TIME_SHIFT: u32 = 8;
-/// The same when one is given up that the margin alone kept from beginning, so that a margin that lets nobody begin does not last.
+/// The part that is removed when only the margin kept a request from beginning. So a margin that
+/// lets no request begin does not last.
 const KEPT_SHIFT: u32 = 9;
-/// The least that is added, as a part of the time that the request had; and the most that a margin may be of it.
+/// The least that is added and the largest margin, as parts of the time that the request had.
 const LEAST_SHIFT: u32 = 8;
 const MOST_SHIFT: u32 = 1;
 
-/// Of those that are held to be too late before they begin, every so many-th is let begin all the same: where the times that are known are wrong, and
-/// all would be given up, it shows how long requests take.
+/// One in so many requests that seem too late begins all the same. If the known times are wrong and
+/// all requests would be given up, these show how long requests take.
 const TRIED_OF: u64 = 64;
 
-/// Requests with the nearest deadlines that are asked whether they may wait.
+/// The requests with the nearest deadlines that are checked before others may catch up.
 const DEADLINES_ASKED: usize = 8;
 
 impl Policy for Adaptive {
-    /// Notes which types recur in a request, and until when it may begin.
+    /// Records which types recur in a request. Returns when the request can no longer begin in
+    /// time.
     fn submitted(&mut self, view: View<'_>, submission: &Submission) -> Option<Time> {
         let graph = &submission.growth;
         self.types.resize(view.types().len(), KnownType::default());
@@ -98,7 +100,7 @@ impl Policy for Adaptive {
         Some(after(latest))
     }
 
-    /// What a request goes on with may have been in it before.
+    /// A growth may repeat types of earlier growths.
     fn grown(&mut self, view: View<'_>, growth: &UnfoldedGrowth) {
         for (chain, stage) in growth.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain, stage))) {
             let known = &mut self.types[view.model().type_of_cell[stage.cell as usize] as usize];
@@ -120,7 +122,8 @@ impl Policy for Adaptive {
         Some(cellular::pick(view, self.behind(view, worker, chosen), worker))
     }
 
-    /// Learns the margin. A request that was given up for another reason may have been late before it was reviewed.
+    /// Learns the margin. A request that was given up for another reason may have been late before
+    /// its review.
     fn ended(&mut self, view: View<'_>, ended: &Ended) {
         let Some(deadline) = ended.deadline else { return };
         self.deadlines.remove(&(deadline, ended.request));
@@ -132,7 +135,8 @@ impl Policy for Adaptive {
         }
     }
 
-    /// Gives up a request that cannot be done in time. Times may have changed since it came. One that has begun goes on until its time is up.
+    /// Gives up a request that cannot be done in time. Task times may have changed since it came. A
+    /// request that has begun continues until its deadline.
     fn review(&mut self, view: View<'_>, id: RequestId) -> Result<Option<Time>, Failure> {
         let request = view.request(id);
         let Some(deadline) = request.deadline() else { return Ok(None) };
@@ -157,22 +161,24 @@ impl Policy for Adaptive {
     }
 }
 
-/// The moment after which it is too late.
+/// The first moment that is too late.
 const fn after(latest: Time) -> Time {
     Time(latest.0.saturating_add(1))
 }
 
 /// Deadlines.
 impl Adaptive {
-    /// A request that had so long was late though it had begun.
+    /// A request was late though it had begun. `had_ns` is the time from its arrival to its
+    /// deadline.
     fn was_late(&mut self, had_ns: u64) {
         let more = (self.margin_ns >> LATE_SHIFT).max(had_ns >> LEAST_SHIFT);
-        // Of another that had more time a larger one may be known.
+        // The margin may already be larger, because of a request with more time.
         self.margin_ns = self.margin_ns.max(self.margin_ns.saturating_add(more).min(had_ns >> MOST_SHIFT));
     }
 
-    /// When a request whose longest path takes so long has to begin to be done in time, as tasks go now: paths are taken to be as short as they may be, and
-    /// while others run, requests to take as much longer as they did lately, but no longer than half of the time that they have; and when without that.
+    /// The latest times at which a request may begin, with the margin and without it. The path
+    /// counts as its shortest possible length. While other requests run, the margin is added, but
+    /// at most half of the time that the request had.
     fn latest_begin(&self, view: View<'_>, (deadline, had_ns): (Time, u64), path_ns: u64) -> (Time, Time) {
         let workers = view.workers().filter(|(_, worker)| worker.class == view.model().info.class);
         let ahead = workers.map(|(_, worker)| worker.tasks.iter().map(|task| task.charged_ns).sum::<u64>()).min().unwrap_or(0);
@@ -183,10 +189,11 @@ impl Adaptive {
     }
 }
 
-/// The longest path of a growth, in device time. Chains that may stop may do so at once.
+/// The longest path of a growth, in device time. Chains that may stop count as if they stopped at
+/// once.
 fn path_ns(view: View<'_>, graph: &UnfoldedGrowth) -> u64 {
     let known = view.model();
-    // While others run, tasks take what they lately did. That says little of a request that is alone, but that it takes no longer.
+    // While other requests run, tasks take their recent time. A request alone takes at most that.
     let node_ns = |cell: u32| {
         let at = &known.types[known.type_of_cell[cell as usize] as usize];
         let lately = Some(view.queue(at.cell_type).estimate_ns).filter(|time| *time > 0);
@@ -203,7 +210,7 @@ fn path_ns(view: View<'_>, graph: &UnfoldedGrowth) -> u64 {
         for depends in depends {
             match depends {
                 Dependency::End { chain } => before = before.max(of(chain)),
-                // Its last step may be the only one that waits for the last of the other.
+                // Only its last step may wait for the other chain's last.
                 Dependency::Step { chain, .. } => beside = beside.max(of(chain)),
                 _ => {}
             }
@@ -215,7 +222,8 @@ fn path_ns(view: View<'_>, graph: &UnfoldedGrowth) -> u64 {
 
 /// Catching up.
 impl Adaptive {
-    /// The type that runs instead of the one that cellular batching chose: one further behind whose nodes had better catch up first.
+    /// The type to run instead of the one that cellular batching chose: a type further behind whose
+    /// nodes should catch up first.
     fn behind(&self, view: View<'_>, worker: WorkerId, chosen: usize) -> usize {
         let types = view.types();
         let ready = |at: usize| offered(view, at, &types[at].tally, worker);
@@ -230,9 +238,13 @@ impl Adaptive {
         self.fullest(view, worker, runs)
     }
 
-    /// Of the stacked types, the one of which most rows are done in a time, if that is a tenth more than of the chosen one. Cellular batching runs those
-    /// that are furthest on, however few, to their end while all others wait; here a few wait for the many that will come by the same layers in the
-    /// next step. They wait for one round through all layers, in which whoever comes by has come, and not while a request is about to be late.
+    /// Of the stacked types, the one with the most rows per time, if it beats the chosen type by a
+    /// tenth.
+    ///
+    /// Cellular batching runs the nodes that are furthest ahead to their end, however few, while
+    /// all others wait. Here a few nodes wait for the many that reach the same layers in their next
+    /// step. They wait for one round through all layers, and not while a request is about to be
+    /// late.
     fn fullest(&self, view: View<'_>, worker: WorkerId, chosen: usize) -> usize {
         let types = view.types();
         let rows = |at: usize| offered(view, at, &types[at].tally, worker).min(types[at].batch.max);
@@ -253,7 +265,7 @@ impl Adaptive {
         best.filter(|_| waits(chosen) && !self.is_late(view)).map_or(chosen, |(_, at)| at)
     }
 
-    /// Whether a request has no longer than a request takes alone.
+    /// Whether the nearest deadline is closer than a request takes alone.
     fn is_late(&self, view: View<'_>) -> bool {
         let Some((deadline, _)) = self.deadlines.first() else { return false };
         let types = view.types().iter().zip(&self.types);
@@ -261,15 +273,16 @@ impl Adaptive {
         u128::from(view.now().0) + alone.sum::<u128>() / u128::from(self.requests.max(1)) > u128::from(deadline.0)
     }
 
-    /// Whether so many nodes of a type that is `behind` had better catch up with those `ahead`: whether the times at which all are done, taken together,
-    /// are less by a tenth. A closer call is not worth it: those ahead, who came first, would be later.
+    /// Whether nodes of the type `behind` should catch up with those of the type `ahead`: the sum
+    /// of all completion times must fall by a tenth. A smaller gain is not worth it, because the
+    /// nodes ahead, which came first, would be later.
     fn pays(&self, view: View<'_>, (behind, few_rows): (usize, u32), (ahead, many_rows): (usize, u32)) -> bool {
         let types = view.types();
         let recurs = |at: usize| self.types.get(at).is_none_or(|known| known.recurs);
         if (behind..ahead).any(recurs) {
             return false;
         }
-        // Nodes of types that recur meet others on their way anyway: half of what they would gain together counts.
+        // Nodes of types that recur meet others anyway, so half of their gain counts.
         let weigh = |at: usize, time: u64| match self.types.get(at) {
             Some(one) if one.recurs => u128::from(time) * u128::from(one.nodes) / (2 * u128::from(self.requests.max(1))),
             _ => u128::from(time),
@@ -288,7 +301,8 @@ impl Adaptive {
         let (few, many) = (u128::from(few_rows), u128::from(many_rows));
         let apart = many * first + few * (first + gap + second);
         let done = gap + together;
-        // Whatever is gained, who has a deadline waits for those behind, and then goes all of its way among more. Who is late either way has no say.
+        // A request with a deadline waits for the nodes behind, and then runs in larger batches. It
+        // must still be in time, unless it is late either way.
         let gap_ns = || (behind..ahead).filter_map(|at| types[at].cost.nanoseconds(few_rows)).fold(0, u64::saturating_add);
         let in_time = |(deadline, id): &(Time, RequestId)| {
             let done = |gap_ns: u64, rows: u32| view.now().0.saturating_add(gap_ns).saturating_add(left_ns(view, *id, rows));
@@ -298,7 +312,7 @@ impl Adaptive {
     }
 }
 
-/// How long a request takes from here in batches of so many rows, all else apart.
+/// How long the rest of a request takes in batches of `rows` rows, without waiting.
 fn left_ns(view: View<'_>, id: RequestId, rows: u32) -> u64 {
     let (request, known, types) = (view.request(id), view.model(), view.types());
     let of_chain = |number: u32| {

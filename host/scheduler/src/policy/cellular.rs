@@ -44,7 +44,7 @@ impl Policy for Cellular {
 /// Whether a worker that wants a task would get any of the model's.
 pub(super) fn has_work(view: View<'_>, worker: WorkerId) -> bool {
     let asks = || view.worker(worker).is_some_and(|state| state.outstanding <= view.config().low_water);
-    // Whatever is ready, one worker alone could run it.
+    // A sole worker may run whatever is ready.
     let is_offered = || (0..view.types().len()).any(|at| offered(view, at, &view.types()[at].tally, worker) > 0);
     view.model().ready > 0 && asks() && (view.is_sole_worker() || is_offered())
 }
@@ -61,7 +61,8 @@ pub(super) fn pick(view: View<'_>, position: usize, worker: WorkerId) -> Pick {
     Pick::Oldest { cell_type: view.types()[position].cell_type, own: part_of(view, position, worker) == Part::Own }
 }
 
-/// Algorithm 1, lines 5 to 10, for the model's types of which it has ready nodes that the worker may run.
+/// Algorithm 1, lines 5 to 10, for the model's types of which it has ready nodes that the worker
+/// may run.
 pub(super) fn choose_type(view: View<'_>, worker: WorkerId) -> Option<usize> {
     let types = view.types();
     let candidates = || (0..types.len()).filter(|at| offered(view, *at, &types[*at].tally, worker) > 0);
@@ -80,7 +81,8 @@ pub(super) fn choose_type(view: View<'_>, worker: WorkerId) -> Option<usize> {
     [first, second].into_iter().chain(finalists).min_by_key(|at| age(*at))
 }
 
-/// How many ready nodes of one of the model's types a worker may run, out of `tally`. Where batches of the type are filled first, maybe not all.
+/// How many ready nodes of one of the model's types, out of `tally`, are a worker's to run. Where
+/// batches of the type are filled first, that may be fewer than it could run.
 pub(super) fn offered(view: View<'_>, at: usize, tally: &Tally, worker: WorkerId) -> u32 {
     let Some(domain) = view.worker(worker).map(|state| state.domain) else { return 0 };
     if tally.runnable(worker, domain) == 0 {
@@ -93,19 +95,20 @@ pub(super) fn offered(view: View<'_>, at: usize, tally: &Tally, worker: WorkerId
     }
 }
 
-/// Which of the ready nodes of a type that a worker may run are its to run.
+/// Which of the ready nodes that a worker may run are its to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     All,
-    /// Those that no other worker may run.
+    /// The nodes that no other worker may run.
     Own,
     None,
 }
 
-/// Which nodes of one of the model's types are a worker's to run, where batches of the type are filled first: see the top of this file.
+/// Which ready nodes of one of the model's types are a worker's to run: see the top of this file.
 ///
-/// A worker keeps nodes apart from another worker's batch only if they are half a batch or more: for fewer, it would read weights that the other has
-/// read. Nodes that would wait there for other work are not left to it.
+/// A worker takes nodes from another worker's batch only if they are half a batch or more. For
+/// fewer it would read weights that the other worker has read. Nodes that would queue behind other
+/// work there are not left to it.
 fn part_of(view: View<'_>, at: usize, worker: WorkerId) -> Part {
     let types = view.types();
     let (one, Some(own)) = (&types[at], view.worker(worker)) else { return Part::None };

@@ -1,11 +1,13 @@
-//! Whole-graph batching, with padding and buckets: what everyone else does, and the paper's baseline (BatchMaker, EuroSys'18, section 7.1); with a
-//! batching window, LazyBatching's (HPCA'21, section III-A); one request at a time, its other one (section VI).
+//! Whole-graph batching with padding and buckets: the usual batching, and the baseline of
+//! BatchMaker (EuroSys'18, section 7.1). With a batching window it is the baseline of LazyBatching
+//! (HPCA'21, section III-A); with one request at a time its other baseline (section VI).
 //!
-//! Requests whose graphs have the same structure, their lengths rounded up to a bucket, wait together; an idle worker takes the next bucket
-//! in turn whose batch is full or whose window has closed (by default there is none), and runs the batch to its end: chain by chain, step by
-//! step, every request in every task.
-//! Who is shorter is padded, and nobody leaves before the batch is complete. Graphs that name nodes one by one cannot be padded: they batch only with
-//! equals. A growth is batched like a graph of its own.
+//! Requests wait together if their graphs have the same structure and their lengths round up to the
+//! same bucket. An idle worker takes the next bucket in turn whose batch is full or whose window
+//! has closed. By default there is no window. The worker runs the batch to its end: chain by chain,
+//! step by step, every request in every task. Shorter requests are padded, and no request leaves
+//! before the batch is complete. Graphs that name single nodes cannot be padded; they batch only
+//! with equal graphs. A growth is batched like a graph of its own.
 
 use std::fmt;
 
@@ -19,16 +21,17 @@ use crate::policy::{Key, Member, NANOSECONDS_PER_MS, Parameters, PolicyNameError
 /// Parameters of the policy `graph`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Graph {
-    /// Steps per bucket. 0: no buckets, all lengths wait together and a batch is padded to its longest.
+    /// Steps per bucket. 0: no buckets, and a batch is padded to its longest request.
     pub bucket_width: u32,
-    /// Nanoseconds for which the first of a batch waits for others, unless the batch is full before. 0: not at all.
+    /// Nanoseconds for which the first request of a batch waits for others, unless the batch is
+    /// full before. 0: it does not wait.
     pub window_ns: u64,
 }
 
-/// Steps per bucket where none are given: the width the cellular batching paper found best for its baseline.
+/// The default width: the one that BatchMaker's authors found best for their baseline.
 const BUCKET_WIDTH: u64 = 10;
 
-/// Requests are padded to a multiple of the width, and each step of padding is computed: a wider one is a mistake.
+/// The largest width. Each step of padding is computed, so a wider bucket is a mistake.
 const WIDTH_MAX: u64 = 1024;
 
 /// A longer window is a mistake.
@@ -47,7 +50,7 @@ impl Parameters for Graph {
     }
 }
 
-/// As it is read. What is no whole number of milliseconds is rounded down.
+/// As it is read. Fractions of a millisecond are dropped.
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.window_ns {
@@ -70,7 +73,7 @@ struct Buckets {
     /// Steps per bucket; none if all requests share one bucket.
     width: Option<u32>,
     window_ns: u64,
-    /// Requests of a batch, at most, if the types' limits are not.
+    /// The most requests of a batch, instead of the types' limits.
     most: Option<usize>,
 }
 

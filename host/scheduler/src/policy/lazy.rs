@@ -1,15 +1,19 @@
-//! LazyBatching (Choi, Kim, Rhu; HPCA'21): requests are batched node by node, and whoever comes later may catch up with who came before.
+//! LazyBatching (Choi, Kim, Rhu; HPCA'21): requests are batched node by node, and newcomers may
+//! catch up with a running batch.
 //!
-//! A request's nodes are executed one after the other, in the order in which they stand in its graph (section II-A). Requests that are at the same
-//! node are a *sub-batch*, and what runs is the sub-batch that is furthest behind: newcomers preempt a batch between two of its nodes, and merge
-//! with it when they have caught up (section IV-A). Whether they may is for the slack of all concerned to say (section IV-C, see `slack`): if
-//! not, the batch completes uninterrupted, and they wait, even if there comes to be slack for them meanwhile (section IV-B). Then all who wait begin
-//! together, as a batch or, if there is but one, in isolation.
+//! A request's nodes run one after the other, in graph order (section II-A). Requests at the same
+//! node form a *sub-batch*. The sub-batch that is furthest behind runs. So newcomers preempt a
+//! batch between two of its nodes, and merge with it when they have caught up (section IV-A). The
+//! slack of all requests decides whether they may (section IV-C, see `slack`). If not, the batch
+//! completes uninterrupted, even if slack appears meanwhile (section IV-B). Then all waiting
+//! requests begin together.
 //!
-//! The paper keeps sub-batches on a stack, its BatchTable, pushes newcomers on top, and merges the two topmost when they are at one node
-//! (section IV-B, figure 10). A newcomer is behind everybody, so that the top is always who is furthest behind; here requests are kept in a list, and
-//! the top is found by looking, which is the same and survives requests whose graphs have different shapes. Steps of a chain are one node: their
-//! weights are the same, so that a request at its first step joins those at any other, as under cellular batching.
+//! The paper keeps sub-batches on a stack, its BatchTable. It pushes newcomers on top and merges
+//! the two topmost when they are at one node (section IV-B, figure 10). A newcomer is behind all
+//! others, so the top is furthest behind. Here requests are in a list, and the top is found by
+//! search. That is equal, and works for graphs of different shapes. The steps of a chain are one
+//! node, because their weights are the same. So a request at its first step joins those at any
+//! other, as under cellular batching.
 
 mod slack;
 
@@ -30,7 +34,7 @@ use slack::Profile;
 pub struct Lazy {
     /// Nanoseconds within which a request should be done, if it has no earlier deadline.
     pub objective_ns: u64,
-    /// Percentage of lengths seen that a chain of unknown length is taken not to exceed, 1 to 100.
+    /// The percentile of the lengths seen that stands for a chain of unknown length, 1 to 100.
     pub percentile: u8,
 }
 
@@ -54,7 +58,7 @@ impl Parameters for Lazy {
     }
 }
 
-/// As it is read. What is no whole number of milliseconds is rounded down.
+/// As it is read. Fractions of a millisecond are dropped.
 impl fmt::Display for Lazy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.objective_ns / NANOSECONDS_PER_MS, self.percentile)
@@ -76,15 +80,16 @@ struct Rider {
     chain: u32,
     stage: u32,
     step: u32,
-    /// Whether it was looked at which steps the chain names; if it may stop by itself, the next step.
+    /// Whether the steps that the chain names were checked; only of the next step if the chain may
+    /// stop by itself.
     checked: bool,
-    /// How long the rest of it would take alone, nanoseconds.
+    /// Nanoseconds that the rest of it takes alone.
     left_ns: u64,
     /// When it should be done.
     due: Time,
 }
 
-/// Where a batch may meet: requests that are at the same place of a graph, and there at the same type.
+/// A node in a graph, the same for all requests: requests at an equal `NodeId` form a sub-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NodeId {
     chain: u32,
@@ -106,9 +111,9 @@ enum Next {
 #[derive(Debug, Default)]
 struct Table {
     riders: Vec<Rider>,
-    /// Somebody had no slack for a newcomer: the batch completes uninterrupted.
+    /// A request had no slack for a newcomer: the batch completes uninterrupted.
     closed: bool,
-    /// Newcomers were asked in, and nothing has run since.
+    /// Newcomers were admitted in this decision. They are admitted again after the next task.
     asked: bool,
 }
 
@@ -135,7 +140,7 @@ impl LazyBatching {
         Rider { member, chain: 0, stage: 0, step: 0, checked: false, left_ns, due: self.due_at(view, &member) }
     }
 
-    /// Lets those in that slack allows.
+    /// Takes the newcomers that slack allows.
     fn admit(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
         let (newcomers, refused) = self.admissible(view, worker);
         let table = self.tables.entry(worker).or_default();
@@ -151,7 +156,8 @@ impl LazyBatching {
         Some(Pick::Take(requests))
     }
 
-    /// Moves a rider on to its next node: past chains that have ended. The chain of which it names steps there that were never executed.
+    /// Moves a rider past ended chains to its next node. Returns a chain of which it names a step
+    /// that was never executed.
     fn settle_rider(&self, view: View<'_>, rider: &mut Rider) -> Option<u32> {
         let mut beyond = None;
         while let Some(graph) = view.growth(&rider.member).filter(|graph| (rider.chain as usize) < graph.chains.len()) {
@@ -176,7 +182,7 @@ impl LazyBatching {
         let is_over = |rider: &Rider| view.request(rider.member.request).flying == 0 && matches!(rider.next(view), Next::Over);
         let over: Vec<Member> = table.riders.iter().filter(|rider| is_over(rider)).map(|rider| rider.member).collect();
         table.riders.retain(|rider| !over.contains(&rider.member));
-        // A batch that nobody is left in is gone, and with it that it takes no newcomers.
+        // An empty batch is dropped, and no longer keeps newcomers out.
         if table.riders.is_empty() {
             self.tables.remove(&worker);
         }
@@ -184,7 +190,7 @@ impl LazyBatching {
         release(view, &over, worker)
     }
 
-    /// The next node of the sub-batch that is furthest behind: all riders that are there run it, and move on.
+    /// Runs the next node of the sub-batch that is furthest behind, and moves its riders on.
     fn next_node(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
         let table = self.tables.get_mut(&worker)?;
         let node = table.riders.iter().filter_map(|rider| rider.node(view)).min()?;
@@ -221,7 +227,7 @@ impl Rider {
         }
     }
 
-    /// What it does next; `Wait` too if it is to be looked at first what its chain names.
+    /// What it does next. `Wait` if it has to check first which steps its chain names.
     fn next(&self, view: View<'_>) -> Next {
         let mut at = *self;
         while let Some(graph) = view.growth(&at.member).filter(|graph| (at.chain as usize) < graph.chains.len()) {
@@ -237,8 +243,8 @@ impl Rider {
         Next::Over
     }
 
-    /// Whether how long a chain is, or what it reads, depends on stops of earlier chains that are not known; or whether its next step is executed on one of
-    /// its own.
+    /// Whether the length of its chain, or what the chain reads, depends on unknown stops of
+    /// earlier chains; or whether the chain's own stop decides if its next step runs.
     fn waits_for_stop(&self, view: View<'_>, first: u32, chain: &Chain) -> bool {
         let request = view.request(self.member.request);
         let mut before = (first..first + self.chain).filter_map(|number| request.chain(number));
@@ -259,7 +265,8 @@ impl Policy for LazyBatching {
         self.shelves.put(growth, view.request(growth.request).domain, Vec::new());
     }
 
-    /// Somebody may have left a worker's batch. One that is left without anybody is gone, and with it that it takes no newcomers.
+    /// Removes ended requests from batches. An empty batch is dropped, and no longer keeps
+    /// newcomers out.
     fn ended(&mut self, view: View<'_>, ended: &Ended) {
         self.shelves.remove(ended.request);
         self.tables.retain(|worker, table| {

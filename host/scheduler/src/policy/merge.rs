@@ -1,11 +1,13 @@
-//! Merging graphs: TensorFlow Fold's dynamic batching (Looks et al., ICLR'17, section 2) and DyNet's batching on the fly (Neubig et al., NIPS'17),
-//! as BatchMaker compares itself with them (EuroSys'18, sections 2.3 and 7.5).
+//! Merging graphs: the dynamic batching of TensorFlow Fold (Looks et al., ICLR'17, section 2) and
+//! DyNet (Neubig et al., NIPS'17), as BatchMaker compares with them (EuroSys'18, sections 2.3 and
+//! 7.5).
 //!
-//! A worker that has no set takes up to so many requests, whatever their graphs, and merges them level by level: all nodes of a type that are
-//! equally deep run together, cut only at the type's batch limit, and no level begins before the one below it was submitted. Nobody joins a
-//! set, and nobody leaves before it is complete: the whole is one graph to the system that runs it.
+//! A worker without a set takes up to a number of requests, whatever their graphs, and merges them
+//! level by level. All nodes of a type at equal depth run together, cut only at the type's batch
+//! limit. A level begins when the level below it was submitted. No request joins a set, and none
+//! leaves before the set is complete: the set is one graph to the system that runs it.
 //!
-//! A level is never computed: it is what of the set is ready when the level before has been submitted.
+//! Levels are not computed: a level is what is ready when the previous level has been submitted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +27,7 @@ pub struct Merge {
     pub requests: u32,
 }
 
-/// Requests that are merged where no number is given: the paper found that best for its baselines (EuroSys'18, section 7.5).
+/// The default: the number that BatchMaker's authors found best for these baselines (section 7.5).
 const MERGED: u64 = 64;
 
 impl Parameters for Merge {
@@ -54,7 +56,7 @@ impl Rules for Merge {
 #[derive(Debug)]
 struct Set {
     members: Vec<Member>,
-    /// What is left of the current level, type by type, in the reverse of the order in which it is submitted.
+    /// The rest of the current level, type by type. The last type is submitted first.
     level: Vec<(CellTypeId, Vec<Row>)>,
 }
 
@@ -78,12 +80,12 @@ impl MergedSets {
         (!requests.is_empty()).then_some(Pick::Take(requests))
     }
 
-    /// A worker's set, unless all its requests were given up: nobody would ask for the rest of it.
+    /// A worker's set, unless all its requests were given up: no task would ever end it.
     fn live_set(&self, view: View<'_>, worker: WorkerId) -> Option<&Set> {
         self.sets.get(&worker).filter(|set| set.members.iter().any(|member| view.is_taken(member, worker)))
     }
 
-    /// A set is complete when nothing of it is ready and nothing in flight; only now its requests are done.
+    /// Releases a set of which nothing is ready or in flight. Its requests end only now.
     fn end_if_over(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
         let goes_on = |set: &Set| has_ready(view, worker, set) || view.any_in_flight(&set.members, worker);
         if self.live_set(view, worker).is_some_and(goes_on) {
@@ -106,7 +108,7 @@ impl Policy for MergedSets {
         self.shelves.remove(ended.request);
     }
 
-    /// Since when a worker could run something: of the set that it has, or, if it has none, a new one.
+    /// Since when a worker could run something of its set or, without a set, of a new one.
     fn oldest(&self, view: View<'_>, worker: WorkerId) -> Option<Key> {
         let state = view.worker(worker)?;
         let Some(set) = self.live_set(view, worker) else {
@@ -141,7 +143,7 @@ impl Policy for MergedSets {
 }
 
 impl Set {
-    /// As much of a level's next type as makes a task.
+    /// The next task of the level.
     fn next_task(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
         while let Some((cell_type, mut rows)) = self.level.pop() {
             let most = view.type_of(cell_type).map_or(1, |known| known.batch.max as usize);
@@ -149,7 +151,8 @@ impl Set {
             if !rest.is_empty() {
                 self.level.push((cell_type, rest));
             }
-            // Requests may have been given up, and rows may have ridden along with another model's, since the level began.
+            // Since the level began, requests may have failed, and rows may have joined other
+            // models' tasks.
             rows.retain(|row| view.is_ready(*row, worker) && view.request_of(row.lane).taken() == Some(worker));
             if !rows.is_empty() {
                 return Some(Pick::Run(cell_type, rows));
@@ -159,7 +162,7 @@ impl Set {
     }
 }
 
-/// All that is ready now, by type; the highest priority is submitted first.
+/// All that is ready now, by type. The type of the highest priority is last.
 fn next_level(view: View<'_>, worker: WorkerId) -> Vec<(CellTypeId, Vec<Row>)> {
     let mut types: Vec<_> = view.types().iter().map(|known| (known.priority, known.cell_type)).collect();
     types.sort_unstable();

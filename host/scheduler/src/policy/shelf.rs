@@ -1,6 +1,7 @@
 //! Growths that wait to be taken: a queue for policies that take requests.
 //!
-//! Each domain has a shelf of its own. Growths that may be taken together share a bucket. Buckets take turns. A bucket is sorted by rank, then by arrival.
+//! Each domain has a shelf. Growths that may be taken together share a bucket. Buckets take turns.
+//! A bucket is sorted by rank, then by arrival.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,14 +16,16 @@ struct Shelf {
     buckets: BTreeMap<Vec<u32>, Bucket>,
     /// The bucket whose turn was last.
     last: Vec<u32>,
-    /// Requests of a lower order were there when that turn began.
+    /// The next request's order when that turn began.
     turn_began: u64,
 }
 
 impl Shelf {
-    /// The bucket whose turn it is: the last one, as long as those who were there when its turn began fill a batch; then the next that is due.
-    /// One batch a turn would let a request of a popular bucket wait for a round of all the others for every batch before its own, which is
-    /// not what BatchMaker's figures 7 and 8 show.
+    /// The bucket whose turn it is. A turn lasts while requests that came before it fill a batch.
+    /// Then the next bucket that is due follows.
+    ///
+    /// With turns of one batch, a request of a popular bucket would wait for a round of all buckets
+    /// before each batch ahead of it. BatchMaker's figures 7 and 8 do not show that.
     fn next(&mut self, rules: &impl Rules, view: View<'_>) -> Option<Vec<u32>> {
         let last = self.buckets.get(&self.last);
         let stays = last.and_then(|bucket| bucket.get(rules.most(view, bucket.front()?).checked_sub(1)?));
@@ -38,10 +41,11 @@ impl Shelf {
 
 /// What a policy says of its buckets.
 pub(super) trait Rules {
-    /// Requests of a batch that begins with this one, at most.
+    /// The most requests of a batch that begins with `first`.
     fn most(&self, view: View<'_>, first: &Member) -> usize;
 
-    /// Until when a bucket waits for others if it does not fill a batch; none if it need not wait.
+    /// Until when a bucket waits for more requests, if it does not fill a batch. None: it does not
+    /// wait.
     fn waits_until(&self, _view: View<'_>, _bucket: &Bucket) -> Option<Time> {
         None
     }
@@ -58,14 +62,14 @@ fn is_due(rules: &impl Rules, view: View<'_>, bucket: &Bucket) -> bool {
 pub(super) struct Shelves(BTreeMap<DomainId, Shelf>);
 
 impl Shelves {
-    /// A growth waits for its bucket's turn.
+    /// Adds a growth to its bucket.
     pub(super) fn put(&mut self, member: Member, domain: DomainId, bucket: Vec<u32>) {
         let bucket = self.0.entry(domain).or_default().buckets.entry(bucket).or_default();
         let at = bucket.partition_point(|other| other.rank <= member.rank);
         bucket.insert(at, member);
     }
 
-    /// A request ended while it waited.
+    /// Removes a request that has ended.
     pub(super) fn remove(&mut self, request: RequestId) {
         for shelf in self.0.values_mut() {
             shelf.buckets.retain(|_, bucket| {
@@ -75,7 +79,8 @@ impl Shelves {
         }
     }
 
-    /// Takes up to `most` growths of the bucket whose turn it is; without a number as many as the rules say.
+    /// Takes up to `most` growths of the bucket whose turn it is; as many as the rules say, if it
+    /// is `None`.
     pub(super) fn take(&mut self, rules: &impl Rules, view: View<'_>, domain: DomainId, most: Option<usize>) -> Vec<Member> {
         let Some(shelf) = self.0.get_mut(&domain) else { return Vec::new() };
         let Some(key) = shelf.next(rules, view) else { return Vec::new() };
@@ -89,7 +94,7 @@ impl Shelves {
         taken
     }
 
-    /// Takes those of a bucket that are wanted, in their order.
+    /// Takes the wanted growths of a bucket, in order.
     pub(super) fn take_from(&mut self, domain: DomainId, bucket: &[u32], mut wanted: impl FnMut(&Member) -> bool) -> Vec<Member> {
         let Some(shelf) = self.0.get_mut(&domain) else { return Vec::new() };
         let Some(waiting) = shelf.buckets.get_mut(bucket) else { return Vec::new() };
@@ -105,7 +110,7 @@ impl Shelves {
         taken
     }
 
-    /// Buckets of a domain and what waits in them, which is never nothing.
+    /// The buckets of a domain. None is empty.
     pub(super) fn buckets(&self, domain: DomainId) -> impl Iterator<Item = (&Vec<u32>, &Bucket)> {
         self.0.get(&domain).into_iter().flat_map(|shelf| &shelf.buckets)
     }

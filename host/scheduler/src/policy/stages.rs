@@ -5,12 +5,15 @@
 //! equal time; a stage ends, too, where cells follow that prefer another batch size: the least that
 //! fills the device. What happens to a batch happens where a stage ends, by three operations:
 //!
-//! - *New* begins a batch of requests that wait. Requests of similar length are batched, and padded to the longest of them.
-//! - *Stretch* adds requests to the last batch that has begun, while it does not fill the device. They run the stages behind them by themselves while
-//!   the batch waits for them, and go on with it. A batch is stretched only until a time threshold, so that nobody waits long for those who
+//! - *New* begins a batch of requests that wait. Requests of similar length are batched, and padded
+//!   to the longest of them.
+//! - *Stretch* adds requests to the last batch that has begun, while it does not fill the device.
+//!   They run the stages behind them by themselves while the batch waits for them, and go on with
+//!   it. A batch is stretched only until a time threshold, so that nobody waits long for those who
 //!   come later.
-//! - *Split* divides a batch into two where the rest of it takes no less time at once than one half after the other: half as many fill the device. The
-//!   first half runs to its end, then the second. A batch that was split is not stretched.
+//! - *Split* divides a batch into two where the rest of it takes no less time at once than one half
+//!   after the other: half as many fill the device. The first half runs to its end, then the
+//!   second. A batch that was split is not stretched.
 //!
 //! A worker has two batches in flight, as the paper has two pairs of buffers, and no more requests
 //! in them than the largest batch has. The paper's may run side by side on a GPU; a worker runs one

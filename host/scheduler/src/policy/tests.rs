@@ -178,7 +178,8 @@ impl Policy for Random {
     }
 }
 
-/// The world checks every launch, of either model, and that everything ends. Broken rules must be those of the random policy alone.
+/// The world checks every launch, of either model, and that everything ends. Broken rules must be
+/// those of the random policy alone.
 #[test]
 fn a_policy_that_picks_at_random_fails_its_own_model_alone() {
     let (faults, finished) = (AtomicU32::new(0), AtomicU32::new(0));

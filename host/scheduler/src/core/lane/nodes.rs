@@ -1,4 +1,4 @@
-//! Nodes of a stage whose steps may be executed in any order, one by one, and the subgraphs they form.
+//! Nodes of a stage whose steps run in any order, and the subgraphs they form.
 
 use std::ops::{Index, IndexMut};
 
@@ -61,8 +61,8 @@ impl Nodes {
         }
     }
 
-    /// Where all are, if none is to be submitted any more and so many are in flight: complete, or queued on one worker; otherwise they wait for one
-    /// another.
+    /// The common status of all nodes, if none is left to submit and `flying` are in flight:
+    /// complete, or queued on one worker. Otherwise `Waiting`.
     pub(super) fn whole_status(&self, flying: u32) -> Status {
         if self.unsubmitted > 0 || self.others.as_ref().is_some_and(|others| !others.is_empty()) {
             return Status::Waiting;
@@ -70,7 +70,7 @@ impl Nodes {
         if flying == 0 { Status::Done } else { Status::Queued(self.worker) }
     }
 
-    /// The node has left its worker; whether it was to be executed, by a lane that executes so many steps.
+    /// A node left its worker. Whether it counts, in a lane that executes `limit` steps.
     pub(crate) fn complete(&mut self, step: u32, limit: u32) -> bool {
         self.states.set_done(step) && step < limit
     }
@@ -119,12 +119,13 @@ impl Subgraph {
     }
 }
 
-/// A stage whose steps form subgraphs of several nodes each, or one whose inner order is not that of the steps.
+/// A stage whose steps form subgraphs of several nodes, or run in another order inside a subgraph.
 #[derive(Debug, Default)]
 pub(crate) struct Grouped {
     pub(crate) nodes: Nodes,
     pub(crate) subgraphs: Subgraphs,
-    /// Ready nodes, by time of readiness, then step: those of each subgraph among its members' places, of which there are as many as ever are ready.
+    /// Ready nodes of each subgraph, by time of readiness, then step. They are stored at the places
+    /// of the subgraph's members, so the table never grows.
     ready: Box<[u32]>,
 }
 
@@ -279,7 +280,7 @@ impl Grouped {
         *to -= 1;
     }
 
-    /// Ready nodes are about to be submitted. Mostly they are the first.
+    /// Ready nodes are about to be submitted. Mostly they come first.
     pub(crate) fn unlist_all_ready(&mut self, group: u32, nodes: &[Row], moments: &Moments) {
         let last = nodes.len().checked_sub(1).and_then(|last| self.ready(group).get(last));
         if last.copied() == nodes.last().map(|node| node.step) {

@@ -1,6 +1,7 @@
-//! What is true of each node of a stage whose steps may be executed in any order, in four bytes a node.
+//! The state of each node of a stage whose steps run in any order, in four bytes per node.
 //!
-//! Since when a node is ready, and for which workers, is stored once for all nodes that became ready together.
+//! When a node became ready and for which workers is stored once for all nodes that became ready
+//! together.
 
 use std::ops::Range;
 
@@ -12,8 +13,8 @@ use crate::id::{Time, WorkerId};
 /// A node of a stage whose steps may be executed in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeState {
-    /// Of the nodes that it names so many have not said that they were submitted; 0 if that is not counted (any more). Before all have, it need not
-    /// be looked at.
+    /// The number of producers that have not been submitted yet; 0 if it is not counted. Until all
+    /// have been, the node need not be checked.
     Waiting {
         untold: u32,
     },
@@ -23,14 +24,15 @@ pub(crate) enum NodeState {
     Dropped,
 }
 
-/// The low bits of a node's word say what it is, the others of what.
+/// The low bits of a node's word hold its kind. The other bits hold a number whose meaning depends
+/// on the kind.
 const KIND_BITS: u32 = 3;
 const WAITING: u32 = 0;
 const READY: u32 = 1;
 const QUEUED: u32 = 2;
 const DONE: u32 = 3;
 const DROPPED: u32 = 4;
-/// What the other bits can say.
+/// The largest number of the other bits.
 const OF_MAX: u32 = u32::MAX >> KIND_BITS;
 
 const fn kind(word: u32) -> u32 {
@@ -56,11 +58,11 @@ struct Moment {
     time: Time,
     /// The only worker that may run them, or [`ANY`].
     only: WorkerId,
-    /// That many do; none: it is free.
+    /// How many nodes share it. 0: the entry is free.
     nodes: u32,
 }
 
-/// No worker has that number: it could not be said of a node that is queued there.
+/// Any worker. No worker has this number: the state of a queued node could not hold it.
 const ANY: WorkerId = WorkerId(u32::MAX);
 
 impl Moment {
@@ -70,13 +72,15 @@ impl Moment {
     }
 }
 
-/// When nodes became ready, and for whom: noted once for all that share it, of whatever stage. There are no more than there are ready nodes.
+/// When nodes became ready, and for which workers. An entry is shared by all nodes of all stages
+/// that are alike, so there are at most as many entries as ready nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Moments {
     all: Vec<Moment>,
-    /// The first that is free, and one more; 0: none is. Of what is free the time says which is the next.
+    /// One more than the first free entry; 0: none is free. The time of a free entry names the
+    /// next.
     free: u32,
-    /// What was noted lately is noted again: for any worker, and for one.
+    /// The last entries, for any worker and for one worker: they are likely to be used again.
     recent: [u32; 2],
 }
 
@@ -86,7 +90,7 @@ impl Moments {
         self.all[number as usize].ready()
     }
 
-    /// The number of a moment that so many nodes more share.
+    /// The entry for this moment, which `nodes` more nodes share.
     #[inline]
     fn note(&mut self, ready: Ready, nodes: u32) -> u32 {
         let recent = self.recent[usize::from(ready.only.is_some())];
@@ -99,7 +103,7 @@ impl Moments {
         self.recent[usize::from(ready.only.is_some())]
     }
 
-    /// A number for a moment that is not shared yet.
+    /// A new entry for a moment.
     fn place(&mut self, moment: Moment) -> u32 {
         let Some(free) = self.free.checked_sub(1) else {
             self.all.push(moment);
@@ -111,7 +115,7 @@ impl Moments {
         free
     }
 
-    /// So many nodes that had a word have it no more.
+    /// Nodes that had this word no longer do.
     #[inline]
     fn uncount_rows(&mut self, word: u32, nodes: u32) {
         if kind(word) == READY {
@@ -126,7 +130,8 @@ impl Moments {
 }
 
 impl States {
-    /// All of so many nodes wait. `named` is how many nodes each names, where any does.
+    /// A stage of `nodes` nodes, all waiting. `named` holds how many producers each node names, if
+    /// any does.
     pub(crate) fn begin(&mut self, nodes: u32, named: &[u32], words: &mut Words) {
         self.0 = words.give(nodes as usize);
         for (state, untold) in self.0.iter_mut().zip(named) {
@@ -145,7 +150,7 @@ impl States {
         size_of_val(&*self.0)
     }
 
-    /// Of a node that there is.
+    /// The state of an existing node.
     #[inline]
     pub(crate) fn at(&self, step: u32, moments: &Moments) -> NodeState {
         let word = self.0[step as usize];
@@ -158,7 +163,7 @@ impl States {
         }
     }
 
-    /// What others may know of a node; it waits if there is none.
+    /// The status of a node; `Waiting` if the node does not exist.
     #[inline]
     pub(crate) fn status(&self, step: u32) -> Status {
         let word = self.0.get(step as usize).copied().unwrap_or(word(WAITING, 0));
@@ -170,12 +175,12 @@ impl States {
         }
     }
 
-    /// Of the first so many, those that are neither done nor dropped.
+    /// How many of the first `limit` nodes are neither done nor dropped.
     pub(crate) fn live(&self, limit: u32) -> u32 {
         self.0.iter().take(limit as usize).filter(|word| !matches!(kind(**word), DONE | DROPPED)).count() as u32
     }
 
-    /// Of a node that is ready: since when, and for whom.
+    /// When a ready node became ready, and for which worker.
     #[inline]
     pub(crate) fn ready(&self, step: u32, moments: &Moments) -> Ready {
         let word = self.0[step as usize];
@@ -183,7 +188,7 @@ impl States {
         moments.ready(of(word))
     }
 
-    /// Those of a range that are ready.
+    /// The ready nodes of a range.
     #[inline]
     pub(crate) fn ready_in(&self, range: Range<u32>, moments: &Moments) -> impl Iterator<Item = (u32, Ready)> {
         let words = &self.0[range.start as usize..range.end as usize];
@@ -216,7 +221,7 @@ impl States {
         self.set(step, word(WAITING, 0), moments);
     }
 
-    /// A node that waits need not count.
+    /// Stops counting the inputs of a waiting node.
     pub(crate) fn lose_count(&mut self, step: u32) {
         let word = &mut self.0[step as usize];
         if kind(*word) == WAITING {
@@ -246,11 +251,12 @@ impl States {
         self.set(step, word(DROPPED, 0), moments);
     }
 
-    /// The first of these ready nodes are queued: those that the same workers may run. Which those were, and how many nodes are queued.
+    /// Queues the first of these ready nodes, as far as the same workers may run them. Returns for
+    /// which worker they were ready, and how many are queued.
     #[inline]
     pub(crate) fn queue(&mut self, nodes: &[Row], worker: WorkerId, moments: &mut Moments) -> (Option<WorkerId>, usize) {
         let queued = word(QUEUED, worker.0);
-        // Mostly all are of one moment.
+        // Mostly all share one moment.
         let (mut known, mut only, mut count, mut gone) = (word(DONE, 0), None, 0, 0);
         for node in nodes {
             let word = std::mem::replace(&mut self.0[node.step as usize], queued);

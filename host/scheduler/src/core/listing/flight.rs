@@ -1,4 +1,5 @@
-//! Nodes that go to a worker, and leave it: several of a lane at a time, because those that were listed together mostly run together.
+//! Queues nodes on a worker and lands them, several of a lane at a time: nodes that were listed
+//! together mostly run together.
 
 use crate::command::Row;
 use crate::core::Core;
@@ -7,7 +8,7 @@ use crate::core::listing::scope;
 use crate::id::{LaneId, WorkerId};
 
 impl Core {
-    /// Hands ready nodes of a lane, all of one run or one subgraph, to a worker. They stay listed until `tidy`.
+    /// Hands ready nodes of one run or one subgraph to a worker. They stay listed until `tidy`.
     pub(crate) fn queue_nodes(&mut self, lane: LaneId, nodes: &[Row], worker: WorkerId) {
         let count = nodes.len() as u32;
         let place = &mut self.lanes[lane.index()];
@@ -49,7 +50,8 @@ impl Core {
         self.model_mut(model).flying += count;
     }
 
-    /// The same for those which are for others than the first ones were. Their subgraph was pinned to that worker, if to any.
+    /// The same for nodes that became ready for other workers than the first ones. `pinned` is the
+    /// worker of their subgraph.
     fn queue_others(&mut self, lane: LaneId, mut nodes: &[Row], pinned: Option<WorkerId>, worker: WorkerId) {
         let domain = self.lane(lane).domain;
         while !nodes.is_empty() {
@@ -60,7 +62,7 @@ impl Core {
         }
     }
 
-    /// Takes nodes off their worker; how many of them were to be executed at all.
+    /// Takes nodes off their worker. Returns how many of them count.
     pub(crate) fn land_nodes(&mut self, lane: LaneId, steps: impl ExactSizeIterator<Item = u32> + Clone, worker: WorkerId) -> u32 {
         let count = steps.len() as u32;
         let place = &mut self.lanes[lane.index()];

@@ -1,8 +1,9 @@
-//! Entries in order of their keys, where most come last and go first.
+//! Entries in the order of their keys. Most are added at the end and removed at the front.
 //!
-//! A ring of ascending keys. A removed entry leaves a gap, because its key often comes back. Gaps go when they reach an end of the ring, or when
-//! more than half of the ring is gaps. A key between two others that finds no gap of its own is inserted if few entries have to move. Otherwise
-//! it goes into a tree of strays, which is rare, and no slower than if all entries were there.
+//! A ring of ascending keys. A removed entry leaves a gap, because its key often comes back. Gaps
+//! are dropped when they reach an end of the ring, or when they are more than half of it. A key
+//! between two others that has no gap is inserted if few entries have to move. Otherwise it goes
+//! into a tree of strays. That is rare, and no slower than a tree of all entries.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// Whether all outside inputs of a subgraph are complete, so that the scheduler may have it. Looks on from where it was left.
+    /// Whether all outside inputs of a subgraph are complete. Continues where the last check ended.
     fn handed_over(&mut self, lane: LaneId, group: u32) -> bool {
         if !self.subgraphs() || self.lane(lane).plain {
             return true;
@@ -148,7 +148,8 @@ impl Core {
             if step < place.limit {
                 match self.weigh(lane, step, false) {
                     Verdict::Ready(_) => {}
-                    // Nothing more will come: the step is not executed if a stop comes before it, and if none does, it fails when it is its turn.
+                    // No input will change this. If a stop comes before the step, it does not run.
+                    // If none does, its request fails when the step is due.
                     Verdict::Beyond(_) if !self.certain(lane, step) => {}
                     verdict => {
                         self.judge(lane, step, verdict);

@@ -47,7 +47,8 @@ impl Core {
         }
     }
 
-    /// Records whether a lane's nodes wait only for the step before, from now on, and no other lane waits for them by step.
+    /// Updates whether a lane's nodes wait only for the step before and no other lane waits for its
+    /// steps.
     pub(super) fn make_plain(&mut self, lane: LaneId) {
         let place = self.lane(lane);
         let request = self.request(place.request);
@@ -55,7 +56,7 @@ impl Core {
         let met = |depends: &Dependency| match depends {
             Dependency::Previous { .. } => true,
             Dependency::End { chain } => request.chain(*chain).is_none_or(|other| {
-                // Of one that stopped early it may name steps that there are not.
+                // It may name steps of a chain that stopped before them.
                 let is_whole = request.bound_of(*chain) == Some(other.end);
                 let counts = |input: &UnfoldedInput| matches!(input.source, Source::Steps { .. } | Source::Nodes { .. });
                 other.gone() || other.ended() && (is_whole || !stage.inputs.iter().any(counts))
@@ -139,7 +140,8 @@ impl Core {
         }
     }
 
-    /// A chain follows another: its root is the one with a stop at the end of the line, if there is any.
+    /// A chain follows another. Its root is the chain with a stop that they all follow, if there is
+    /// one.
     pub(super) fn follow(&mut self, id: RequestId, graph: &UnfoldedGrowth, number: u32, like: u32) {
         let request = self.request(id);
         let mut leader = like;

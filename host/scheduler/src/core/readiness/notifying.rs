@@ -1,4 +1,4 @@
-//! Checks the nodes that wait for what has just happened: a node was submitted or completed, or a chain ended.
+//! Checks the nodes that wait for an event: a node was submitted or completed, or a chain ended.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::core::lane::{Lane, NO_LANE, Progress, StageRef, Status};
 use crate::core::request::Request;
 use crate::id::{LaneId, RequestId, WorkerId};
 
-/// Nodes that were notified of others which they name, and what is to be done about them. Empty but while a task is submitted or completed.
+/// Nodes whose named producers were submitted, and what is to be done with them. Empty except while
+/// a task is submitted or completed.
 #[derive(Debug, Default)]
 pub(crate) struct Notified {
     /// They have heard of all.
@@ -53,7 +54,7 @@ impl Core {
                 let free = chain.root().is_none() && graph.chains[local as usize].stages[stage as usize].depends.is_empty();
                 let lane = chain.lane(stage);
                 if self.lane(lane).named {
-                    // Each waits for a node that has not been submitted, and will be notified of it.
+                    // Each waits for a node that is not submitted yet, and is notified when it is.
                     continue;
                 }
                 match &self.lane(lane).progress {
@@ -65,7 +66,8 @@ impl Core {
         }
     }
 
-    /// Nodes of a lane were submitted together. Their readers are notified, and checked by `check_notified`.
+    /// Nodes of a lane were submitted together. Notifies their readers, which `check_notified`
+    /// checks.
     pub(crate) fn after_queued(&mut self, lane: LaneId, nodes: &[Row], worker: WorkerId) {
         let place = self.lane(lane);
         if !place.plain {
@@ -146,7 +148,8 @@ impl Core {
         }
     }
 
-    /// A node is ready if all its inputs are submitted to the only worker. The other notified nodes are checked.
+    /// Makes notified nodes ready if all their inputs are submitted to the only worker. Checks the
+    /// others.
     pub(crate) fn check_notified(&mut self, queued: Option<WorkerId>) {
         let Notified { mut ready, mut again } = std::mem::take(&mut self.notified);
         if self.sole_worker && !self.subgraphs() {

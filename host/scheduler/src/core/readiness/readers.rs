@@ -1,4 +1,4 @@
-//! The stages that wait for a lane's steps one by one: a step finds its readers without a look at all others.
+//! The stages that wait for single steps of a lane. A step finds its readers without a search.
 
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{BLOCK_STEPS, Listing};
@@ -7,8 +7,9 @@ use crate::core::lane::StageRef;
 
 /// A lane's readers.
 ///
-/// Memory does not grow with the number of steps that are read: a plugin names many in a few bytes. A reader of few steps is listed under each.
-/// A reader of many is listed by blocks of steps, and checked at every step of those. The graph's checks bound the number of blocks.
+/// Memory does not grow with the number of steps read, because a plugin can name many in a few
+/// bytes. A reader of few steps is listed under each step. A reader of many is listed by blocks of
+/// steps, and checked at every step of a block. The graph's checks bound the number of blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     /// Readers of most steps: checked at every step.
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(asked, 10_000);
     }
 
-    /// All that was read used to be listed and sorted, step by step: seconds of the scheduler's thread again.
+    /// Listing and sorting every step that is read took seconds of the scheduler's thread.
     #[test]
     fn what_is_listed_does_not_grow_with_what_is_read() {
         let mut readers = Readers::default();

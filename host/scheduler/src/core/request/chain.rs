@@ -1,4 +1,5 @@
-//! How far each chain of a request is, and what it has to do with others. Most have nothing to do with others, and that is kept apart.
+//! The progress of each chain of a request, and its links to other chains. Most chains have no
+//! links, so these are stored apart.
 
 use cellwright_cell_graph::unfolded::UnfoldedChain;
 
@@ -16,7 +17,7 @@ enum Life {
     Gone,
 }
 
-/// A chain of a placed growth, in half a cache line. What its graph says of it is asked of the graph.
+/// A chain of a placed growth, in half a cache line. The rest is in its graph.
 #[derive(Debug)]
 pub(crate) struct Chain {
     /// Nodes still to be executed, as far as is known.
@@ -191,7 +192,7 @@ impl Chain {
         self.links.as_ref()?.more.as_deref()
     }
 
-    /// What it hardly ever has to do with others, if it has.
+    /// Its rare links to other chains, if it has any.
     pub(crate) fn more_mut(&mut self) -> Option<&mut More> {
         self.links.as_mut()?.more.as_deref_mut()
     }

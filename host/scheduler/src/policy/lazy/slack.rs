@@ -1,10 +1,13 @@
 //! How long requests will take, and who may join them (LazyBatching, HPCA'21, section IV-C).
 //!
-//! Equation 2: a request's slack is its objective less what it has waited and less the times that all requests of the batch, newcomers
-//! included, would take one after the other. That is more than a batch takes, so that slack is never taken to be larger than it is: violations
-//! are avoided first, throughput comes second. A request that could not be in time even alone has nothing to lose, and does not count. The
-//! equation is asked of newcomers to a batch that runs. To hold those back who wait for an idle worker would make batches smaller the longer the
-//! line is: at 1,000 requests a second of 7.2 ms each the sum allows 5 in 40 ms, a time in which the paper is never late with them (figure 15).
+//! Equation 2: a request's slack is its objective, less the time it has waited, less the sum of the
+//! times that all requests of the batch, newcomers included, take alone. A batch takes less than
+//! that sum, so slack is never overestimated. The policy avoids violations first and seeks
+//! throughput second. A request that cannot be in time even alone does not count.
+//!
+//! The equation applies to newcomers of a running batch. If it also held requests back from an idle
+//! worker, batches would shrink as the queue grows. At 1,000 requests a second of 7.2 ms each, the
+//! sum allows 5 in 40 ms. The paper is never late with 40 ms (figure 15).
 
 use crate::id::{CellTypeId, Time, WorkerId};
 use crate::policy::lazy::LazyBatching;
@@ -16,10 +19,10 @@ const CHAINS_MAX: usize = 16;
 /// Lengths are told apart up to this one.
 const LENGTH_MAX: usize = 4096;
 
-/// So many lengths must have been seen before they say anything.
+/// The least number of lengths for a percentile.
 const SEEN_MIN: u32 = 20;
 
-/// What was learned of a model: how many steps its chains executed that may stop, by their number in the growth.
+/// The lengths of a model's chains that may stop, by the chain's number in its growth.
 #[derive(Debug, Default)]
 pub(crate) struct Profile(Vec<Lengths>);
 
@@ -43,7 +46,7 @@ impl Lengths {
         self.total += 1;
     }
 
-    /// The least length that so many percent do not exceed; none as long as too little was seen.
+    /// The least length that `percent` percent do not exceed. None if too few lengths were seen.
     fn percentile(&self, percent: u8) -> Option<u32> {
         let wanted = (u64::from(self.total) * u64::from(percent)).div_ceil(100);
         let mut sum = 0;
@@ -56,7 +59,8 @@ impl Lengths {
     }
 }
 
-/// What a node takes alone: NodeLatency of Algorithm 1. Where no cost table says it, what the type's tasks took lately.
+/// The time of a node alone: NodeLatency of Algorithm 1. Without a cost table, the recent time of
+/// the type's tasks.
 pub(super) fn node_ns(view: View<'_>, cell_type: CellTypeId) -> u64 {
     let cell = view.model().info.cells.iter().find(|cell| cell.cell_type == cell_type);
     cell.and_then(|cell| cell.cost.nanoseconds(1)).unwrap_or(view.queue(cell_type).estimate_ns)
@@ -70,8 +74,8 @@ impl LazyBatching {
         request.deadline().map_or(objective, |deadline| deadline.min(objective))
     }
 
-    /// How long a request takes alone, from a chain of its growth on: Algorithm 1. A chain that may stop is as long as the percentile of those
-    /// that were seen, as long as its bound before enough were.
+    /// How long a request takes alone from a chain of its growth on: Algorithm 1. A chain that may
+    /// stop counts as the percentile of the lengths seen, or as its bound before enough were seen.
     pub(super) fn alone_ns(&self, view: View<'_>, member: &Member, from: u32) -> u64 {
         let Some(graph) = view.growth(member) else { return 0 };
         let (request, cells) = (view.request(member.request), &view.model().info.cells);
@@ -92,7 +96,7 @@ impl LazyBatching {
         self.profile.0.get(chain as usize)?.percentile(self.parameters.percentile)
     }
 
-    /// A request is complete: how long its chains became that may stop.
+    /// Learns the lengths of a completed request's chains that may stop.
     pub(super) fn learn_lengths(&mut self, view: View<'_>, member: &Member) {
         let Some(graph) = view.growth(member) else { return };
         let request = view.request(member.request);
@@ -105,8 +109,9 @@ impl LazyBatching {
         }
     }
 
-    /// How many of those that wait may join now, in their order, and whether slack kept the next from it. A batch that begins takes all that wait,
-    /// because it keeps nobody else waiting; one that runs is joined as long as all slacks allow it.
+    /// How many waiting requests may join now, in their order, and whether slack refused the next.
+    /// A new batch takes all that fit. A running batch is joined while the slack of all requests
+    /// allows it.
     pub(super) fn admissible(&self, view: View<'_>, worker: WorkerId) -> (usize, bool) {
         let Some(domain) = view.worker(worker).map(|state| state.domain) else { return (0, false) };
         let waiting = || self.shelves.waiting(domain);

@@ -66,24 +66,15 @@ pub(crate) use request::Chain;
 use request::Request;
 pub(crate) use view::View;
 
-/// What a policy is to be told.
+/// What the policy of a model is to be told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Note {
     /// A growth may be taken.
-    Offered(ModelId, Member),
+    Offered(Member),
     /// A request has ended.
-    Ended(ModelId, Ended),
+    Ended(Ended),
     /// The model is gone.
-    ModelGone(ModelId),
-}
-
-impl Note {
-    /// The model whose policy is to be told.
-    pub(crate) const fn model(&self) -> ModelId {
-        match self {
-            Self::Offered(model, _) | Self::Ended(model, _) | Self::ModelGone(model) => *model,
-        }
-    }
+    ModelGone,
 }
 
 /// A request that has ended.
@@ -149,7 +140,7 @@ pub(crate) struct Core {
     /// When policies are to review requests.
     reviews: BTreeSet<(Time, RequestId)>,
     /// What policies are to be told.
-    notes: Vec<Note>,
+    notes: Vec<(ModelId, Note)>,
     batch: Batch,
     /// Scratch memory for notifications between nodes.
     notified: Notified,
@@ -252,7 +243,7 @@ impl Core {
     }
 
     /// Hands over what policies are to be told.
-    pub(crate) fn take_notes(&mut self, into: &mut Vec<Note>) {
+    pub(crate) fn take_notes(&mut self, into: &mut Vec<(ModelId, Note)>) {
         std::mem::swap(&mut self.notes, into);
     }
 

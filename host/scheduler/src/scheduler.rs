@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use crate::command::{Commands, Failure};
+use crate::command::Commands;
 use crate::config::Config;
 use crate::core::{Core, Note};
 use crate::event::{Event, ModelInfo, Submission};
-use crate::id::{ModelId, RequestId, TaskSeq, Time, WorkerId};
+use crate::id::{ModelId, TaskSeq, Time, WorkerId};
 use crate::policy::{Fault, Pick, Policy};
 
 /// Decides which nodes run together, where and when.
@@ -19,7 +19,7 @@ pub struct Scheduler {
     pub(crate) core: Core,
     policies: Policies,
     /// Memory for `deliver_notes` and `run`.
-    notes: Vec<Note>,
+    notes: Vec<(ModelId, Note)>,
     passed: Vec<ModelId>,
 }
 
@@ -134,16 +134,12 @@ impl Scheduler {
     fn deliver_all_notes(&mut self) {
         let mut notes = std::mem::take(&mut self.notes);
         self.core.take_notes(&mut notes);
-        for note in notes.drain(..) {
-            let model = note.model();
-            if let Note::ModelGone(_) = note {
-                self.policies.0[model.index()] = None;
-            }
+        for (model, note) in notes.drain(..) {
             let Some(policy) = self.policies.get_mut(model) else { continue };
             match note {
-                Note::Offered(_, growth) => policy.offered(self.core.view(model), growth),
-                Note::Ended(_, ended) => policy.ended(self.core.view(model), &ended),
-                Note::ModelGone(_) => {}
+                Note::Offered(growth) => policy.offered(self.core.view(model), growth),
+                Note::Ended(ended) => policy.ended(self.core.view(model), &ended),
+                Note::ModelGone => self.policies.0[model.index()] = None,
             }
         }
         self.notes = notes;
@@ -157,14 +153,12 @@ impl Scheduler {
                 // Not again in this turn, so that reviews come to an end.
                 Ok(Some(at)) => self.core.review_at(request, at.max(Time(now.0.saturating_add(1)))),
                 Ok(None) => {}
-                Err(failure) => self.give_up(request, failure),
+                Err(failure) => {
+                    self.core.give_up(request, failure);
+                    self.deliver_notes();
+                }
             }
         }
-    }
-
-    fn give_up(&mut self, request: RequestId, failure: Failure) {
-        self.core.give_up(request, failure);
-        self.deliver_notes();
     }
 
     /// Gives work to every worker that asks, in the order of their ids.
@@ -211,7 +205,10 @@ impl Scheduler {
 
     /// When a policy wants another turn, if nothing happens before.
     fn wake_at(&self) -> Option<Time> {
-        let policies = self.policies.0.iter().filter(|_| self.core.takes_requests()).zip((0..).map(ModelId));
+        if !self.core.takes_requests() {
+            return None;
+        }
+        let policies = self.policies.0.iter().zip((0..).map(ModelId));
         policies.filter_map(|(policy, model)| policy.as_ref()?.wake_at(self.core.view(model))).min()
     }
 

@@ -83,7 +83,7 @@ impl Core {
             self.class_mut(class).queues.remove(tenant, order);
         }
         if self.leave_policy(id) || ended.deadline.is_some() {
-            self.notes.push(Note::Ended(self.request(id).model, ended));
+            self.notes.push((self.request(id).model, Note::Ended(ended)));
         }
         for number in self.request(id).chain_numbers() {
             let Some(chain) = self.request(id).chain(number).filter(|chain| !chain.ended()) else { continue };
@@ -110,7 +110,7 @@ impl Core {
         if request.phase == Phase::Placed && !request.open && !busy {
             self.out.finished.push(id);
             if self.request(id).deadline().is_some() {
-                self.notes.push(Note::Ended(self.request(id).model, self.ended(id, true)));
+                self.notes.push((self.request(id).model, Note::Ended(self.ended(id, true))));
             }
             self.leave(id);
         }

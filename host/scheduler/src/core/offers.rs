@@ -36,7 +36,7 @@ impl Core {
         self.rare_mut(id).offered = Some(growth);
         self.model_mut(model).ready += 1;
         self.touched.push(model);
-        self.notes.push(Note::Offered(model, Member { request: id, rank, order, growth, since: self.now }));
+        self.notes.push((model, Note::Offered(Member { request: id, rank, order, growth, since: self.now })));
     }
 
     /// Withdraws a failed request from its policy. Whether it was offered or taken.

@@ -155,7 +155,7 @@ impl Core {
         assert!(model.requests == 0 && !model.active, "a model is replaced while requests name it");
         self.models_of_batches -= u32::from(model.takes_requests());
         self.touched.retain(|touched| *touched != id);
-        self.notes.push(Note::ModelGone(id));
+        self.notes.push((id, Note::ModelGone));
         let tenant = self.tenant_mut(model.tenant);
         tenant.models -= 1;
         if tenant.models == 0 {

@@ -112,7 +112,7 @@ pub(crate) struct RunArguments {
     /// Maximum number of requests in flight, 1 to 65536
     #[arg(long, alias = "max-in-flight", value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) in_flight_max: u32,
-    #[arg(long, value_name = "POLICY", hide_possible_values = true, default_value_t = PolicySpec::default(), help = policies())]
+    #[arg(long, value_name = "POLICY", default_value_t = PolicySpec::default(), help = policies())]
     pub(crate) policy: PolicySpec,
     /// When the scheduler may queue a cell
     #[arg(long, value_enum, default_value_t = ReleaseRule::Node)]

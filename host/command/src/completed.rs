@@ -12,10 +12,11 @@ use clap::{Arg, Command, Error};
 use crate::policy::PolicySpec;
 use cellwright_scheduler::PolicyKind;
 
-/// Reads a value by [`FromStr`] and offers names for completion. There may be more values than names.
+/// Reads a value by [`FromStr`] and offers names for completion and help. There may be more values
+/// than names.
 #[derive(Clone)]
 pub struct Completed<T> {
-    names: &'static [&'static str],
+    names: Vec<PossibleValue>,
     reads: PhantomData<fn() -> T>,
 }
 
@@ -31,7 +32,7 @@ where
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(self.names.iter().map(PossibleValue::new)))
+        Some(Box::new(self.names.iter().cloned()))
     }
 }
 
@@ -40,22 +41,23 @@ impl ValueParserFactory for PolicySpec {
 
     /// Most policies take numbers besides.
     fn value_parser() -> Completed<Self> {
-        Completed { names: PolicyKind::NAMES, reads: PhantomData }
+        let name = |(name, _, does): &(&'static str, _, &'static str)| PossibleValue::new(name).help(does.trim_end_matches('.'));
+        Completed { names: PolicyKind::FORMS.iter().map(name).collect(), reads: PhantomData }
     }
 }
 
 /// Reads a precision.
 #[must_use]
 pub fn precision() -> Completed<Precision> {
-    Completed { names: &["f32", "f16", "bf16", "int8"], reads: PhantomData }
+    Completed { names: ["f32", "f16", "bf16", "int8"].map(PossibleValue::new).into(), reads: PhantomData }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn names<T>(parser: &Completed<T>) -> &[&'static str] {
-        parser.names
+    fn names<T>(parser: &Completed<T>) -> Vec<&str> {
+        parser.names.iter().map(PossibleValue::get_name).collect()
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //!
 //! 1. Write `policy/NAME.rs`: a type that implements [`Policy`]. Its parameters, if it has any, are
 //!    a type that implements [`Parameters`].
-//! 2. Declare the module here, and add a line to `policies!` below. Commands, help and messages
-//!    list the policies from there.
+//! 2. Declare the module here, and add it to `policies!` below, with a line that says what it does.
+//!    Commands, help and messages list the policies from there.
 //!
 //! How a policy is driven:
 //!
@@ -57,25 +57,21 @@ pub use merge::Merge;
 pub use stages::Stages;
 
 policies! {
-    /// Cellular batching: Algorithm 1 of BatchMaker (EuroSys'18, section 4.3).
+    /// Cellular batching, as in BatchMaker: ready nodes of all requests join.
     "cellular" => Cellular => cellular::Cellular,
-    /// Whole graphs, padded to buckets: that paper's baseline and, with a window, LazyBatching's.
+    /// Whole graphs, batched by length in buckets of WIDTH steps, and padded.
     "graph" => Graph(parameters: Graph) => graph::policy(parameters),
     /// Whole graphs, one request after the other.
     "serial" => Serial => graph::one_by_one(),
-    /// Sets of graphs merged level by level, as TensorFlow Fold and DyNet do.
+    /// Sets of graphs merged level by level, as in TensorFlow Fold and DyNet.
     "merge" => Merge(parameters: Merge) => merge::MergedSets::new(parameters),
-    /// Cellular batching that knows deadlines and task costs. The default: no figure shows it doing
-    /// less than `Cellular`, and deciding costs as little.
+    /// Cellular batching that knows deadlines and task costs.
     "adaptive" => Adaptive => adaptive::Adaptive::default(),
-    /// LazyBatching (HPCA'21): node by node. Newcomers catch up with a running batch where the
-    /// slack of all requests allows it.
+    /// LazyBatching: node by node. Newcomers catch up with a running batch while slack allows.
     "lazy" => Lazy(parameters: Lazy) => lazy::LazyBatching::new(parameters),
-    /// TurboTransformers (PPoPP'21): requests sorted by length are cut into padded batches that
-    /// together take the least time.
+    /// TurboTransformers: padded batches of like lengths that together take the least time.
     "length-aware" => LengthAware(parameters: LengthAware) => length_aware::policy(parameters),
-    /// DVABatch (ATC'22): batches of whole graphs that requests join between stages, and that are
-    /// divided there.
+    /// DVABatch: batches of whole graphs that requests join, and that are split, between stages.
     "stages" => Stages(parameters: Stages) => stages::StagedBatches::new(parameters),
 }
 
@@ -117,7 +113,7 @@ pub(crate) trait Policy: fmt::Debug + Send {
     fn choose(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick>;
 
     /// When there will be work that there is not now, if no event comes before. Called at the end
-    /// of every turn, but not under [`Takes::Nodes`].
+    /// of a turn; under [`Takes::Nodes`] perhaps not.
     fn wake_at(&self, _view: View<'_>) -> Option<Time> {
         None
     }
@@ -242,13 +238,13 @@ impl PolicyKind {
     /// The forms of all policies, for messages: the default first, `word` before the last.
     #[must_use]
     pub fn list(word: &str) -> String {
-        let of = |(name, parameters): &(&str, &[&str])| {
+        let of = |(name, parameters, _): &(&str, &[&str], _)| {
             let form = |count: usize| {
                 format!("`{name}{}`", parameters[..count].iter().map(|parameter| format!(":{parameter}")).collect::<String>())
             };
             (0..=parameters.len()).map(form).collect::<Vec<_>>()
         };
-        let is_default = |(name, _): &&(&str, &[&str])| *name == Self::default().name();
+        let is_default = |(name, ..): &&(&str, _, _)| *name == Self::default().name();
         let (first, others): (Vec<_>, Vec<_>) = Self::FORMS.iter().partition(is_default);
         let forms: Vec<String> = first.into_iter().chain(others).flat_map(of).collect();
         let (last, others) = forms.split_last().expect("there are policies");
@@ -259,19 +255,17 @@ impl PolicyKind {
 /// Makes [`PolicyKind`] from a line per policy: its name, its variant and its object. Also how it
 /// is read and written.
 macro_rules! policies {
-    ($($(#[$doc:meta])* $name:literal => $variant:ident $(($parameters:ident: $of:ty))? => $object:expr,)*) => {
+    ($(#[doc = $doc:literal] $name:literal => $variant:ident $(($parameters:ident: $of:ty))? => $object:expr,)*) => {
         /// A batching policy and its parameters.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub enum PolicyKind {
-            $($(#[$doc])* $variant $(($of))?,)*
+            $(#[doc = $doc] $variant $(($of))?,)*
         }
 
         impl PolicyKind {
-            /// The names of all policies, and of their parameters.
-            pub const FORMS: &'static [(&'static str, &'static [&'static str])] = &[$(($name, policies!(@names $($of)?))),*];
-
-            /// The names of all policies.
-            pub const NAMES: &'static [&'static str] = &[$($name),*];
+            /// The name of each policy, the names of its parameters, and what it does.
+            pub const FORMS: &'static [(&'static str, &'static [&'static str], &'static str)] =
+                &[$(($name, policies!(@names $($of)?), $doc.trim_ascii())),*];
 
             /// Its name, without parameters.
             #[must_use]

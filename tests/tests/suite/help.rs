@@ -46,6 +46,18 @@ fn what_several_verbs_have_stands_behind_a_verbs_own_options() {
 }
 
 #[test]
+fn help_says_what_each_policy_does() {
+    for verb in ["run", "serve"] {
+        let ran = cellwright(&[verb, "--help"], "");
+        assert_status(&ran, 0);
+        let does = |name: &str| ran.stdout.lines().find_map(|line| line.trim_start().strip_prefix(&format!("- {name}:")));
+        for name in ["adaptive", "cellular", "graph", "serial", "merge", "lazy", "length-aware", "stages"] {
+            assert!(does(name).is_some_and(|text| text.split_whitespace().count() > 3), "{verb} {name}:\n{}", ran.stdout);
+        }
+    }
+}
+
+#[test]
 fn shells_complete_policies_and_precisions() {
     let ran = cellwright(&["completions", "bash"], "");
     assert_status(&ran, 0);

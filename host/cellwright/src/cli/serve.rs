@@ -51,7 +51,7 @@ pub(crate) struct ServeArguments {
         help = format!("A worker: {WORKER_FORMS}. May be given several times; CELLWRIGHT_WORKERS separates workers by blanks {WORKERS_DEFAULT}")
     )]
     pub(crate) workers: Option<Vec<WorkerSpec>>,
-    #[arg(long, env = "CELLWRIGHT_POLICY", value_name = "POLICY", hide_possible_values = true, help = format!("{} [default: adaptive]", policies()))]
+    #[arg(long, env = "CELLWRIGHT_POLICY", value_name = "POLICY", help = format!("{} [default: adaptive]", policies()))]
     pub(crate) policy: Option<PolicySpec>,
     /// When the scheduler may queue a cell [default: node]
     #[arg(long, env = "CELLWRIGHT_RELEASE", value_enum)]

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 use cellwright_backend::Backend;
 use cellwright_backend_cpu::{CpuDomain, DomainOptions};
@@ -13,7 +12,7 @@ use cellwright_gate::{Call, Deployed, Error, Platform, PlatformOptions, Readines
 use cellwright_plugin_runtime::{Compiler, RuntimeOptions};
 use cellwright_protocol::{InferRequest, InferResponse};
 use cellwright_registry::{ModelName, OpenError, Registry, TenantName, TenantSettings};
-use cellwright_serving::{Delivery, InferError, Item, ServingOptions};
+use cellwright_serving::{InferError, Item, ServingOptions};
 use crossbeam_channel::{Receiver, bounded};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
@@ -128,12 +127,6 @@ pub fn model(name: &str) -> ModelName {
     ModelName::parse(name).expect("a name")
 }
 
-/// A call as most are.
-#[must_use]
-pub fn call(request: InferRequest) -> Call {
-    Call { request, delivery: Delivery::Whole, since: Instant::now(), timeout: None, priority: 0 }
-}
-
 /// Where a call's end comes. It is closed without one if its client has left.
 pub type Ending = Receiver<Result<InferResponse, InferError>>;
 
@@ -173,7 +166,7 @@ pub fn begin_then(
 ) -> Result<AbortHandle, Error> {
     let _entered = tasks().enter();
     let (calls, deployed) = (platform.calls().clone(), deployed.clone());
-    let mut calling = Box::pin(async move { calls.call(&deployed, call, None).await });
+    let mut calling = Box::pin(async move { calls.call(&deployed, call).await });
     // It has come when this returns: it has its place, or its position in the queue.
     let answer = match calling.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Err(refused)) => return Err(refused),
@@ -204,6 +197,6 @@ pub fn begin_then(
 /// The sentence that a client would read.
 pub fn infer(platform: &Platform, tenant: &TenantName, name: &str, request: InferRequest) -> Result<InferResponse, String> {
     let deployed = platform.find(tenant, name, None).map_err(|error| error.to_string())?;
-    let ending = begin(platform, &deployed, call(request)).map_err(|error| error.to_string())?;
+    let ending = begin(platform, &deployed, Call::new(request)).map_err(|error| error.to_string())?;
     ending.recv().expect("every call is answered").map_err(|error| error.to_string())
 }

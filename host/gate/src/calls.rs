@@ -30,12 +30,12 @@ use crate::queue;
 /// delays no other connection.
 const UNFOLD_QUICK_MAX: Duration = Duration::from_millis(1);
 
-/// A call, as a transport hands it over.
+/// A call, or a part of a session, as a transport hands it over.
 #[derive(Debug)]
 pub struct Call {
     /// What is asked.
     pub request: InferRequest,
-    /// How streamed outputs are wanted.
+    /// How streamed outputs are wanted. A session sends all of them as they come.
     pub delivery: Delivery,
     /// When it came: its timeout counts from then, and so does what is told of how long it took.
     pub since: Instant,
@@ -43,21 +43,29 @@ pub struct Call {
     pub timeout: Option<Duration>,
     /// 1 goes first; 0 is the default, and goes last.
     pub priority: u32,
+    /// What it holds of the host's memory until it has ended, or the part has run.
+    pub share: Option<RequestShare>,
 }
 
 impl Call {
+    /// A call that comes now, has no timeout and the lowest priority, and wants its answer whole.
+    #[must_use]
+    pub fn new(request: InferRequest) -> Self {
+        Self { request, delivery: Delivery::Whole, since: Instant::now(), timeout: None, priority: 0, share: None }
+    }
+
     /// Of ranks 0 goes first.
-    const fn rank(&self) -> u32 {
+    pub(crate) const fn rank(&self) -> u32 {
         self.priority.wrapping_sub(1)
     }
 
-    fn patience(&self) -> Result<Patience, Error> {
+    pub(crate) fn patience(&self) -> Result<Patience, Error> {
         let until =
             self.timeout.map(|timeout| self.since.checked_add(timeout).ok_or_else(|| Error::Invalid("the timeout is too long".to_owned())));
         Ok(Patience { since: self.since, until: until.transpose()? })
     }
 
-    fn input_bytes(&self) -> u64 {
+    pub(crate) fn input_bytes(&self) -> u64 {
         self.request.inputs.iter().map(|tensor| tensor.data.len() as u64).sum()
     }
 }
@@ -65,6 +73,9 @@ impl Call {
 /// A call's place among those in flight. When it is dropped, it goes to the next call of the queue.
 #[derive(Debug)]
 pub(crate) struct InFlight(Option<Arc<Deployed>>);
+
+/// A place in flight, and a permit to begin on a thread of its own where that is needed.
+pub(crate) type Place = (InFlight, Option<WorkPermit>);
 
 // These counters and a queue's are read in the order in which they are changed, so that no call
 // waits for a place that has been given back.
@@ -179,15 +190,14 @@ impl Calls {
     }
 
     /// Takes a call and unfolds it. If its tenant or model has as many in flight as it may, or has
-    /// used its share of the devices, it waits first. `share` is given back when the call has
-    /// ended.
+    /// used its share of the devices, it waits first.
     ///
     /// A call that waits stays with the version that it was given, whatever serves meanwhile.
     /// Draining lets it begin and end.
     ///
     /// # Errors
     /// If the call is refused before its request is looked at. Later errors come through the answer.
-    pub async fn call(self: &Arc<Self>, deployed: &Arc<Deployed>, call: Call, share: Option<RequestShare>) -> Result<Answer, Error> {
+    pub async fn call(self: &Arc<Self>, deployed: &Arc<Deployed>, mut call: Call) -> Result<Answer, Error> {
         let arriving = Arriving::new(deployed, call.since, call.priority);
         let arrived = self.arrive(deployed, &call).await;
         arriving.ends(arrived.as_ref().err());
@@ -195,6 +205,7 @@ impl Calls {
         let (answer, mut writer) = Answer::new(self.part_bytes_max, patience);
         let deadline = patience.until.map(|at| (self.deadlines.clone(), self.deadlines.enter(at, answer.canceller())));
         let (deployed, priority, span) = (deployed.clone(), call.priority, Span::current());
+        let share = call.share.take();
         writer.observe(Box::new(CallRecord {
             deployed: deployed.clone(),
             patience,
@@ -224,17 +235,15 @@ impl Calls {
     }
 
     /// Waits for a place in flight, and for a thread where the plugin is usually slow.
-    async fn arrive(&self, deployed: &Arc<Deployed>, call: &Call) -> Result<((InFlight, Option<WorkPermit>), Patience), Error> {
+    pub(crate) async fn arrive(&self, deployed: &Arc<Deployed>, call: &Call) -> Result<(Place, Patience), Error> {
         self.check_not_draining()?;
         let patience = call.patience()?;
-        Ok((within(patience, self.admit(deployed, call.rank(), call.input_bytes())).await?, patience))
+        Ok((within(patience, self.admit(deployed, call)).await?, patience))
     }
 
-    /// A place in flight, and a permit to begin on a thread of its own where the plugin is usually
-    /// slow.
-    pub(crate) async fn admit(&self, deployed: &Arc<Deployed>, rank: u32, bytes: u64) -> Result<(InFlight, Option<WorkPermit>), Error> {
+    async fn admit(&self, deployed: &Arc<Deployed>, call: &Call) -> Result<Place, Error> {
         if deployed.unfold_usual() <= UNFOLD_QUICK_MAX {
-            return Ok((take_in_flight(deployed, rank, bytes).await?, None));
+            return Ok((take_in_flight(deployed, call).await?, None));
         }
         // Calls that wait for a thread take no place from others. A call that waits for a place
         // takes no thread.
@@ -243,7 +252,7 @@ impl Calls {
             return Ok((in_flight, Some(permit)));
         }
         drop(permit);
-        let in_flight = queue::wait(deployed, rank, bytes).await?;
+        let in_flight = queue::wait(deployed, call.rank(), call.input_bytes()).await?;
         Ok((in_flight, Some(self.slow_begins.take(deployed.tenant()).await?)))
     }
 
@@ -275,10 +284,10 @@ pub(crate) async fn within<T>(patience: Patience, work: impl Future<Output = Res
 }
 
 /// A place for a call, now or in its turn.
-pub(crate) async fn take_in_flight(deployed: &Arc<Deployed>, rank: u32, bytes: u64) -> Result<InFlight, Error> {
+pub(crate) async fn take_in_flight(deployed: &Arc<Deployed>, call: &Call) -> Result<InFlight, Error> {
     match take_at_once(deployed) {
         Some(in_flight) => Ok(in_flight),
-        None => queue::wait(deployed, rank, bytes).await,
+        None => queue::wait(deployed, call.rank(), call.input_bytes()).await,
     }
 }
 

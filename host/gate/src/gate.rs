@@ -25,7 +25,6 @@ use crate::limiter::{TenantLimiter, WorkPermit};
 use crate::limits::{Bounds, Limit};
 use crate::platform::{NewUpload, Platform, Readiness};
 use crate::reading::Readers;
-use crate::session::Part;
 use crate::shed::Shed;
 
 /// See the module.
@@ -95,8 +94,8 @@ impl Permit {
     pub async fn call(self, gate: &Gate, input: Input) -> Result<Answer, Error> {
         let calls = gate.platform.calls();
         match input {
-            Input::One(call) => calls.call(&self.deployed, call, Some(self.share)).await,
-            Input::Session(first, parts) => calls.session(&self.deployed, Part { share: Some(self.share), ..first }, parts).await,
+            Input::One(call) => calls.call(&self.deployed, Call { share: Some(self.share), ..call }).await,
+            Input::Session(first, parts) => calls.session(&self.deployed, Call { share: Some(self.share), ..first }, parts).await,
         }
     }
 }
@@ -107,7 +106,7 @@ pub enum Input {
     /// One request.
     One(Call),
     /// The first part of a session, and the others as they come.
-    Session(Part, Receiver<Part>),
+    Session(Call, Receiver<Call>),
 }
 
 /// An upload's permits. Its work keeps them until it is done, even if its client has left.

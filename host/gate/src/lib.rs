@@ -34,5 +34,4 @@ pub use handover::let_others_go_on;
 pub use limits::{Bounds, Limit, LimitReached};
 pub use platform::{Drained, NewUpload, Platform, PlatformOptions, Readiness};
 pub use reading::LARGE;
-pub use session::Part;
 pub use shed::Shed;

@@ -14,48 +14,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cellwright_engine::{RequestFailure, Urgency};
-use cellwright_protocol::{InferRequest, InferResponse};
+use cellwright_protocol::InferResponse;
 use cellwright_serving::{Answer, CallTimes, InferError, Lateness, Observer, Patience, Session};
 use tokio::sync::mpsc::Receiver;
 use tracing::Span;
 
 use crate::budget::RequestShare;
-use crate::calls::{Arriving, Calls, InFlight, log_end, take_in_flight, within};
+use crate::calls::{Arriving, Call, Calls, InFlight, Place, log_end, take_in_flight, within};
 use crate::catalog::Deployed;
 use crate::error::Error;
-use crate::limiter::WorkPermit;
 use crate::limits::{Limit, LimitReached};
-
-/// A part of a session.
-#[derive(Debug)]
-pub struct Part {
-    /// Its inputs. The first part also sets parameters and outputs.
-    pub request: InferRequest,
-    /// When it came: its timeout counts from then.
-    pub since: Instant,
-    /// How long its client waits until it has run.
-    pub timeout: Option<Duration>,
-    /// 1 goes first; 0 is the default, and goes last.
-    pub priority: u32,
-    /// What it holds of the host's memory until it has run.
-    pub share: Option<RequestShare>,
-}
-
-impl Part {
-    fn patience(&self) -> Patience {
-        let until = self.timeout.and_then(|timeout| self.since.checked_add(timeout));
-        Patience { since: self.since, until }
-    }
-
-    /// Of ranks 0 goes first.
-    const fn rank(&self) -> u32 {
-        self.priority.wrapping_sub(1)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.request.inputs.iter().map(|tensor| tensor.data.len() as u64).sum()
-    }
-}
 
 /// What the open sessions of a tenant hold.
 #[derive(Debug, Default)]
@@ -135,22 +103,27 @@ impl Calls {
     ///
     /// # Errors
     /// If the session is not admitted. Later errors come through the answer.
-    pub async fn session(self: &Arc<Self>, deployed: &Arc<Deployed>, first: Part, parts: Receiver<Part>) -> Result<Answer, Error> {
+    pub async fn session(self: &Arc<Self>, deployed: &Arc<Deployed>, mut first: Call, parts: Receiver<Call>) -> Result<Answer, Error> {
         let arriving = Arriving::new(deployed, first.since, first.priority);
         let arrived = self.open(deployed, &first).await;
         arriving.ends(arrived.as_ref().err());
-        let (admitted, (in_flight, permit)) = arrived?;
+        let (admitted, ((in_flight, permit), patience)) = arrived?;
         let (answer, mut writer) = Answer::new(self.part_bytes_max, Patience { since: first.since, until: None });
-        let patience = first.patience();
-        let Part { request, since, priority, share, .. } = first;
         let failed = Arc::<AtomicBool>::default();
-        let record = SessionRecord { deployed: deployed.clone(), since, priority, span: Span::current(), failed: failed.clone() };
+        let record = SessionRecord {
+            deployed: deployed.clone(),
+            since: first.since,
+            priority: first.priority,
+            span: Span::current(),
+            failed: failed.clone(),
+        };
         writer.observe(Box::new(record));
-        let urgency = Urgency { rank: priority.wrapping_sub(1), deadline: None };
+        let urgency = Urgency { rank: first.rank(), deadline: None };
+        let share = first.share.take();
         let calls = self.clone();
         // What the part takes stays with its work, also if the client leaves meanwhile.
         let begun = tokio::task::spawn_blocking(move || {
-            let session = calls.serving.begin_session(&admitted.deployed.served, (request, urgency), writer);
+            let session = calls.serving.begin_session(&admitted.deployed.served, (first.request, urgency), writer);
             drop(permit);
             session.map(|session| (Driver { session, admitted, calls: Arc::downgrade(&calls), failed }, (in_flight, share, patience)))
         });
@@ -160,11 +133,10 @@ impl Calls {
         Ok(answer)
     }
 
-    async fn open(&self, deployed: &Arc<Deployed>, first: &Part) -> Result<(Admitted, (InFlight, Option<WorkPermit>)), Error> {
-        self.check_not_draining()?;
+    async fn open(&self, deployed: &Arc<Deployed>, first: &Call) -> Result<(Admitted, (Place, Patience)), Error> {
         let mut admitted = Admitted::new(deployed)?;
-        admitted.hold(first.bytes())?;
-        Ok((admitted, within(first.patience(), self.admit(deployed, first.rank(), first.bytes())).await?))
+        admitted.hold(first.input_bytes())?;
+        Ok((admitted, self.arrive(deployed, first).await?))
     }
 }
 
@@ -178,7 +150,7 @@ struct Driver {
 }
 
 impl Driver {
-    async fn run(mut self, first: (InFlight, Option<RequestShare>, Patience), mut parts: Receiver<Part>) {
+    async fn run(mut self, first: (InFlight, Option<RequestShare>, Patience), mut parts: Receiver<Call>) {
         self.ran(first).await;
         while !self.session.is_over() {
             // An idle session waits for its client and holds nothing of the host's but its memory.
@@ -219,14 +191,14 @@ impl Driver {
         let _ = self.admitted.hold(self.session.kept_bytes());
     }
 
-    async fn feed(&mut self, part: Part) -> Result<(), InferError> {
+    async fn feed(&mut self, part: Call) -> Result<(), InferError> {
         let calls = self.calls.upgrade().ok_or(InferError::Engine(RequestFailure::Stopped))?;
         calls.check_not_draining().map_err(refused)?;
         drop(calls);
-        self.admitted.hold(self.session.kept_bytes().saturating_add(part.bytes())).map_err(|reached| refused(reached.into()))?;
-        let (deployed, patience) = (&self.admitted.deployed, part.patience());
+        self.admitted.hold(self.session.kept_bytes().saturating_add(part.input_bytes())).map_err(|reached| refused(reached.into()))?;
+        let (deployed, patience) = (&self.admitted.deployed, part.patience().map_err(refused)?);
         let in_flight = tokio::select! {
-            in_flight = within(patience, take_in_flight(deployed, part.rank(), part.bytes())) => in_flight.map_err(refused)?,
+            in_flight = within(patience, take_in_flight(deployed, &part)) => in_flight.map_err(refused)?,
             () = self.session.wait_until_over() => return Err(InferError::SessionOver),
         };
         self.session.push(part.request).await?;

@@ -63,29 +63,6 @@ pub(crate) struct Inner {
     pub(crate) on_long_call: fn(),
 }
 
-impl Inner {
-    /// Unfolds a call on this thread and submits it. False: it was refused, and `writer` has said
-    /// why.
-    fn begin(
-        self: &Arc<Self>,
-        model: &Arc<ServedModel>,
-        (request, urgency): (InferRequest, Urgency),
-        delivery: Delivery,
-        writer: Box<AnswerWriter>,
-    ) -> bool {
-        if model.description().rows_are_requests {
-            return rows::begin(self, model, (request, urgency), writer);
-        }
-        match Begin::new(model, request, delivery) {
-            Ok(begin) => Active::begin(self, begin.urgent(urgency), Recipient::Call(writer)).is_some(),
-            Err(error) => {
-                writer.end(Err(error));
-                false
-            }
-        }
-    }
-}
-
 /// A host: a plugin runtime, an engine, and the models that serve on them.
 pub struct Serving {
     runtime: Runtime,
@@ -198,8 +175,17 @@ impl Serving {
     /// Unfolds a request on the calling thread and runs it. Lower ranks go first among the requests
     /// of a model, and of a tenant where they wait for memory. False: it was refused, and `writer`
     /// has said why.
-    pub fn begin(&self, model: &Arc<ServedModel>, request: (InferRequest, Urgency), delivery: Delivery, writer: Box<AnswerWriter>) -> bool {
-        self.inner.begin(model, request, delivery, writer)
+    pub fn begin(
+        &self,
+        model: &Arc<ServedModel>,
+        (request, urgency): (InferRequest, Urgency),
+        delivery: Delivery,
+        writer: Box<AnswerWriter>,
+    ) -> bool {
+        if model.description().rows_are_requests {
+            return rows::begin(&self.inner, model, (request, urgency), writer);
+        }
+        self.activate(Begin::new(model, request, delivery), urgency, writer).is_some()
     }
 
     /// Begins a session: a request whose inputs keep arriving. `first` is its first chunk. None: it
@@ -215,8 +201,12 @@ impl Serving {
         } else {
             Begin::session(model, first)
         };
+        self.activate(begin, urgency, writer).map(Session)
+    }
+
+    fn activate(&self, begin: Result<Begin, InferError>, urgency: Urgency, writer: Box<AnswerWriter>) -> Option<Arc<Active>> {
         match begin {
-            Ok(begin) => Some(Session(Active::begin(&self.inner, begin.urgent(urgency), Recipient::Call(writer))?)),
+            Ok(begin) => Active::begin(&self.inner, begin.urgent(urgency), Recipient::Call(writer)),
             Err(error) => {
                 writer.end(Err(error));
                 None

@@ -1,7 +1,6 @@
 //! `infer`: the path that everything else exists for.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -50,7 +49,7 @@ async fn answer(
 /// What a call's options mean to whoever runs it.
 pub(super) fn input_of(request: InferRequest, options: &RequestOptions, delivery: Delivery) -> Input {
     let priority = u32::try_from(options.priority).unwrap_or(u32::MAX);
-    Input::One(Call { request, delivery, since: Instant::now(), timeout: options.timeout, priority })
+    Input::One(Call { delivery, timeout: options.timeout, priority, ..Call::new(request) })
 }
 
 /// Writes an answer where that disturbs nobody: a large one on a thread of its own.

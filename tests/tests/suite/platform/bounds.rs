@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cellwright_gate::{Deployed, NewUpload, Platform};
+use cellwright_gate::{Call, Deployed, NewUpload, Platform};
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::devices::{Gate, domain, worker};
-use cellwright_tests::platform::{Ending, archive, begin, call, infer, model, options, start, start_on, summing, tenant};
+use cellwright_tests::platform::{Ending, archive, begin, infer, model, options, start, start_on, summing, tenant};
 use cellwright_tests::requests;
 use tempfile::TempDir;
 
@@ -21,7 +21,7 @@ fn upload(platform: &Arc<Platform>, name: &str, bundle: &BundleFolder) -> Arc<De
 }
 
 fn ask(platform: &Arc<Platform>, deployed: &Arc<Deployed>, seed: usize) -> Ending {
-    begin(platform, deployed, call(requests::sum(seed, 3))).unwrap()
+    begin(platform, deployed, Call::new(requests::sum(seed, 3))).unwrap()
 }
 
 fn right(answer: &Ending, seed: usize) {
@@ -44,7 +44,7 @@ fn a_model_may_ask_for_fewer_calls_at_once() {
     let few_answers = [ask(&platform, &few, 1), ask(&platform, &few, 2)];
     let many_answers = [ask(&platform, &many, 3), ask(&platform, &many, 4)];
     assert_eq!(counts(&platform), [(1, 1), (2, 0)]);
-    let refused = begin(&platform, &few, call(requests::sum(1, 3))).unwrap_err();
+    let refused = begin(&platform, &few, Call::new(requests::sum(1, 3))).unwrap_err();
     assert_eq!(refused.to_string(), "1 call of this model waits to begin, which is its limit: try again later");
     gate.open();
     right(&few_answers[0], 1);
@@ -67,7 +67,7 @@ fn a_model_may_have_a_share_of_the_devices() {
     }
     let waits = ask(&platform, &little, 2);
     assert_eq!(counts(&platform), [(0, 0), (0, 1)]);
-    let full = begin(&platform, &little, call(requests::sum(1, 3))).unwrap_err();
+    let full = begin(&platform, &little, Call::new(requests::sum(1, 3))).unwrap_err();
     assert_eq!(full.to_string(), "1 call of this model waits to begin, which is its limit: try again later");
     right(&ask(&platform, &free, 5), 5);
     assert_eq!(counts(&platform)[1], (0, 1));
@@ -92,7 +92,7 @@ fn a_model_that_waits_for_hours_holds_no_other_up() {
     let use_up = |name: &str, deployed: &Arc<Deployed>| {
         while platform.figures(None).models.iter().all(|model| model.queued == 0 || model.name != name) {
             // Whoever waits for it is not waited for.
-            drop(begin(&platform, deployed, call(requests::sum(1, 1000))).unwrap().recv_timeout(std::time::Duration::from_millis(1)));
+            drop(begin(&platform, deployed, Call::new(requests::sum(1, 1000))).unwrap().recv_timeout(std::time::Duration::from_millis(1)));
         }
     };
     use_up("little", &little);

@@ -14,7 +14,7 @@ use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::devices::{Gate, domain, worker};
 use cellwright_tests::graphs::wait_until;
 use cellwright_tests::platform::{
-    archive, begin, begin_then, call, infer, model, options, other_tenant, start, start_on, start_with, summing, tenant,
+    archive, begin, begin_then, infer, model, options, other_tenant, start, start_on, start_with, summing, tenant,
 };
 use cellwright_tests::requests;
 use crossbeam_channel::bounded;
@@ -35,8 +35,8 @@ fn a_model_and_a_tenant_may_have_so_many_calls_in_flight() {
     platform.set_tenant(&other, &TenantSettings { in_flight_max: 2, queued_max: 0, ..TenantSettings::default() }).unwrap();
     for (tenant, room, whose) in [(&tenant(), 3, "model"), (&other, 2, "tenant")] {
         let deployed = platform.find(tenant, "sums", None).unwrap();
-        let taken: Vec<_> = (0..room).map(|seed| begin(&platform, &deployed, call(requests::sum(seed, LONG))).unwrap()).collect();
-        let refused = begin(&platform, &deployed, call(requests::sum(1, 1))).unwrap_err();
+        let taken: Vec<_> = (0..room).map(|seed| begin(&platform, &deployed, Call::new(requests::sum(seed, LONG))).unwrap()).collect();
+        let refused = begin(&platform, &deployed, Call::new(requests::sum(1, 1))).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy);
         assert_eq!(refused.to_string(), format!("{room} calls of this {whose} are in flight, which is its limit: try again later"));
         for (seed, answer) in taken.into_iter().enumerate() {
@@ -64,7 +64,7 @@ fn a_call_whose_time_is_up_is_cancelled() {
     let platform = start_with(folder.path(), patient);
     platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
-    let within = |timeout, rows| Call { timeout: Some(timeout), ..call(requests::sum(1, rows)) };
+    let within = |timeout, rows| Call { timeout: Some(timeout), ..Call::new(requests::sum(1, rows)) };
     let late = begin(&platform, &deployed, within(Duration::from_micros(1), LONG)).unwrap().recv().unwrap().unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Deadline);
     assert!(late.to_string().starts_with("the timeout of 1.0µs passed before the answer was there: the call waited "), "{late}");
@@ -80,7 +80,7 @@ fn a_calls_time_and_its_figures_begin_when_it_came() {
     platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
     let minute = Duration::from_secs(60);
-    let kept = |timeout| Call { timeout, since: Instant::now().checked_sub(minute).unwrap(), ..call(requests::sum(1, 3)) };
+    let kept = |timeout| Call { timeout, since: Instant::now().checked_sub(minute).unwrap(), ..Call::new(requests::sum(1, 3)) };
     begin(&platform, &deployed, kept(None)).unwrap().recv().unwrap().unwrap();
     let late = begin(&platform, &deployed, kept(Some(minute))).unwrap().recv().unwrap().unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Deadline, "{late}");
@@ -104,7 +104,7 @@ fn no_row_is_begun_when_the_time_is_up() {
     let engine = platform.serving().engine().counters();
     let ended = || engine.finished.load(Ordering::Relaxed) + engine.failed.load(Ordering::Relaxed);
     let at_first = ended();
-    let late = begin(&platform, &deployed, Call { timeout: Some(Duration::ZERO), ..call(rows.clone()) });
+    let late = begin(&platform, &deployed, Call { timeout: Some(Duration::ZERO), ..Call::new(rows.clone()) });
     let late = late.unwrap().recv().unwrap().unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Deadline);
     assert_eq!(platform.figures(None).models[0].calls.expired, 1);
@@ -126,7 +126,7 @@ fn a_plugin_that_only_fails_is_known_to_be_slow() {
         infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap();
     }
     let looping = requests::misbehaving("loop");
-    let error = begin(&platform, &deployed, call(looping)).unwrap().recv().unwrap().unwrap_err();
+    let error = begin(&platform, &deployed, Call::new(looping)).unwrap().recv().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PluginFault, "{error}");
     assert!(deployed.unfold_usual() > 10 * quick, "{:?}", deployed.unfold_usual());
 }
@@ -137,11 +137,11 @@ fn draining_lets_calls_end_and_takes_no_more() {
     let platform = start(folder.path());
     platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
-    let answers: Vec<_> = (0..4).map(|seed| begin(&platform, &deployed, call(requests::sum(seed, LONG))).unwrap()).collect();
+    let answers: Vec<_> = (0..4).map(|seed| begin(&platform, &deployed, Call::new(requests::sum(seed, LONG))).unwrap()).collect();
     assert_eq!(platform.drain(Duration::from_secs(600)).left, 0);
     assert_eq!(platform.readiness(), Readiness::Draining);
     assert!(answers.into_iter().all(|answer| answer.recv().unwrap().is_ok()));
-    let refused = begin(&platform, &deployed, call(requests::sum(1, 1))).unwrap_err();
+    let refused = begin(&platform, &deployed, Call::new(requests::sum(1, 1))).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Draining, "{refused}");
 }
 
@@ -165,7 +165,7 @@ impl HeldUp {
         let counters = self.platform.serving().engine().counters();
         wait_until("nothing else goes on", || counters.in_flight.load(Ordering::Relaxed) == 0);
         self.gate.close();
-        let request = |number: usize| call(requests::sum(number, 1000));
+        let request = |number: usize| Call::new(requests::sum(number, 1000));
         for number in 0..MANY {
             let ends = ends.clone();
             begin_then(&self.platform, many, request(number), move |result| ends.send((number, result.is_ok())).unwrap()).unwrap();

@@ -14,7 +14,7 @@ use cellwright_serving::{Answer, CallTimes, Delivery, ErrorKind, InferError, Obs
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::devices::{Fuse, Gate, domain, worker};
 use cellwright_tests::graphs::{settled, wait_until};
-use cellwright_tests::platform::{Ending, archive, begin_to_leave, call, infer, model, options, start_on, tenant};
+use cellwright_tests::platform::{Ending, archive, begin_to_leave, infer, model, options, start_on, tenant};
 use cellwright_tests::requests;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use tempfile::TempDir;
@@ -130,7 +130,7 @@ fn lost(bench: &Bench, timeout: Duration) -> (Vec<Waiting>, u64, Vec<Sender<()>>
     let calls = wanted.into_iter().enumerate().map(|(seed, wanted)| {
         // Requests are given to the devices in turn.
         let has_timeout = seed % 4 >= 2;
-        let call = Call { timeout: has_timeout.then_some(timeout), ..call(row(seed)) };
+        let call = Call { timeout: has_timeout.then_some(timeout), ..Call::new(row(seed)) };
         let (leaver, answer) = begin_to_leave(&bench.platform, &deployed, call).unwrap();
         Waiting { leaver, answer, wanted, has_timeout }
     });
@@ -230,7 +230,7 @@ fn devices_that_go_under_load_change_no_answer() {
             move || {
                 let one = |round: usize| {
                     let (kind, seed) = ((client + round) % KINDS.len(), (client * 7 + round) % 5);
-                    let (_, answer) = begin_to_leave(&bench.platform, &bench.find(KINDS[kind].0), call(request(kind, seed))).unwrap();
+                    let (_, answer) = begin_to_leave(&bench.platform, &bench.find(KINDS[kind].0), Call::new(request(kind, seed))).unwrap();
                     match answer.recv().expect("every call is told its end") {
                         Ok(response) => {
                             assert_eq!(response.outputs, wanted[kind][seed].outputs, "client {client}, round {round}");

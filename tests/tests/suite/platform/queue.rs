@@ -9,7 +9,7 @@ use cellwright_registry::TenantSettings;
 use cellwright_serving::{Delivery, ErrorKind};
 use cellwright_tests::devices::{Gate, domain, worker};
 use cellwright_tests::graphs::wait_until;
-use cellwright_tests::platform::{Ending, archive, begin, begin_then, begin_to_leave, call, model, options, start_on, summing, tenant};
+use cellwright_tests::platform::{Ending, archive, begin, begin_then, begin_to_leave, model, options, start_on, summing, tenant};
 use cellwright_tests::requests;
 use crossbeam_channel::bounded;
 use tempfile::TempDir;
@@ -50,11 +50,11 @@ impl Bench {
     }
 
     fn begin(&self, seed: usize) -> Ending {
-        begin(&self.platform, &self.sums, call(requests::sum(seed, 3))).unwrap()
+        begin(&self.platform, &self.sums, Call::new(requests::sum(seed, 3))).unwrap()
     }
 
     fn refused(&self) -> Error {
-        begin(&self.platform, &self.sums, call(requests::sum(1, 3))).unwrap_err()
+        begin(&self.platform, &self.sums, Call::new(requests::sum(1, 3))).unwrap_err()
     }
 
     /// Calls of both models in flight and in line.
@@ -97,7 +97,7 @@ fn a_model_that_has_no_room_lets_calls_of_others_pass() {
     assert_eq!(bench.counts(), [(1, 2), (0, 0)]);
     assert_eq!(bench.refused().to_string(), FULL);
     let twice = bench.platform.find(&tenant(), "twice", None).unwrap();
-    let other = begin(&bench.platform, &twice, call(requests::sum(7, 3))).unwrap();
+    let other = begin(&bench.platform, &twice, Call::new(requests::sum(7, 3))).unwrap();
     assert_eq!(bench.counts(), [(1, 2), (1, 0)]);
     bench.gate.open();
     (0..3).for_each(|seed| right(&answers[seed], seed));
@@ -121,7 +121,7 @@ fn those_of_high_priority_begin_first_and_then_those_that_came_first() {
     let bench = Bench::new(1, 8);
     let (sender, ended) = bounded(8);
     for (name, priority) in [(0, 0), (1, 0), (2, 3), (3, 1), (4, 3), (5, 0)] {
-        let call = Call { priority, ..call(requests::sum(1, 3)) };
+        let call = Call { priority, ..Call::new(requests::sum(1, 3)) };
         let sender = sender.clone();
         begin_then(&bench.platform, &bench.sums, call, move |result| sender.send((name, result.is_ok())).unwrap()).unwrap();
     }
@@ -134,10 +134,10 @@ fn those_of_high_priority_begin_first_and_then_those_that_came_first() {
 fn a_call_that_waits_ends_when_its_time_is_up_or_its_client_leaves() {
     let bench = Bench::new(1, 2);
     let runs = bench.begin(0);
-    let short = Call { timeout: Some(Duration::from_millis(1)), ..call(requests::sum(1, 3)) };
+    let short = Call { timeout: Some(Duration::from_millis(1)), ..Call::new(requests::sum(1, 3)) };
     let late = begin(&bench.platform, &bench.sums, short).unwrap();
     assert_eq!(late.recv().unwrap().unwrap_err().kind(), ErrorKind::Deadline);
-    let (leaver, left) = begin_to_leave(&bench.platform, &bench.sums, call(requests::sum(1, 3))).unwrap();
+    let (leaver, left) = begin_to_leave(&bench.platform, &bench.sums, Call::new(requests::sum(1, 3))).unwrap();
     let stays = bench.begin(2);
     assert_eq!((bench.counts()[0], bench.refused().to_string().as_str()), ((1, 2), FULL));
     leaver.abort();
@@ -155,8 +155,8 @@ fn a_call_that_waits_ends_when_its_time_is_up_or_its_client_leaves() {
 #[test]
 fn a_call_that_has_waited_is_cancelled_where_it_runs() {
     let bench = Bench::new(1, 1);
-    let (_, first) = begin_to_leave(&bench.platform, &bench.sums, call(requests::sum(1, 3))).unwrap();
-    let (leaver, left) = begin_to_leave(&bench.platform, &bench.sums, call(requests::sum(1, 100_000))).unwrap();
+    let (_, first) = begin_to_leave(&bench.platform, &bench.sums, Call::new(requests::sum(1, 3))).unwrap();
+    let (leaver, left) = begin_to_leave(&bench.platform, &bench.sums, Call::new(requests::sum(1, 100_000))).unwrap();
     bench.gate.open();
     right(&first, 1);
     bench.gate.close();
@@ -183,10 +183,10 @@ fn a_call_that_is_cancelled_counts_as_what_it_was_cancelled_for() {
     let streams = bench.platform.find(&tenant(), "streams", None).unwrap();
     bench.gate.close();
     let request = requests::behaving("stream-all", requests::sum(1, 1000));
-    let unread = Call { delivery: Delivery::Parts, ..call(request) };
+    let unread = Call { delivery: Delivery::Parts, ..Call::new(request) };
     let calls = bench.platform.calls();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
-    let answer = runtime.block_on(calls.call(&streams, unread, None)).unwrap();
+    let answer = runtime.block_on(calls.call(&streams, unread)).unwrap();
     bench.gate.open();
     wait_until("it is counted", || bench.platform.figures(None).models[0].calls.failure.count == 1);
     assert_eq!(answer.wait().unwrap_err().kind(), ErrorKind::TooLarge);
@@ -198,7 +198,7 @@ fn one_that_is_refused_when_it_begins_hears_why_and_keeps_nobody() {
     let bench = Bench::new(1, 8);
     let runs = bench.begin(0);
     let bad = [requests::of(Vec::new()), requests::misbehaving("trap")];
-    let bad = bad.map(|request| begin(&bench.platform, &bench.sums, call(request)).unwrap());
+    let bad = bad.map(|request| begin(&bench.platform, &bench.sums, Call::new(request)).unwrap());
     let last = bench.begin(1);
     bench.gate.open();
     right(&runs, 0);
@@ -232,7 +232,7 @@ fn every_call_ends_once_whatever_happens_beside_it() {
             let seed = number + turn * CLIENTS;
             let deployed = if seed.is_multiple_of(3) { &twice } else { &bench.sums };
             let timeout = seed.is_multiple_of(5).then(|| Duration::from_micros(seed as u64));
-            let call = Call { timeout, priority: seed as u32 % 3, ..call(requests::sum(seed, 3)) };
+            let call = Call { timeout, priority: seed as u32 % 3, ..Call::new(requests::sum(seed, 3)) };
             let Ok((running, answer)) = begin_to_leave(&bench.platform, deployed, call) else { continue };
             let leaves = seed.is_multiple_of(7);
             if leaves {

@@ -12,7 +12,7 @@ use cellwright_protocol::InferRequest;
 use cellwright_registry::{ModelName, TenantName, TenantSettings};
 use cellwright_serving::ErrorKind;
 use cellwright_tests::graphs::wait_until;
-use cellwright_tests::platform::{archive, begin_to_leave, call, model, options, other_tenant, start_with, summing, tenant};
+use cellwright_tests::platform::{archive, begin_to_leave, model, options, other_tenant, start_with, summing, tenant};
 use cellwright_tests::requests;
 use tempfile::TempDir;
 
@@ -89,7 +89,7 @@ impl World {
         let (seed, rows) = (rng.below(100) as usize, if rng.one_in(8) { 3000 } else { rng.between(1, 40) as usize });
         let request = self.behaving(requests::sum(seed, rows), rng);
         let timeout = rng.one_in(6).then(|| Duration::from_micros(rng.below(3000)));
-        let call = Call { timeout, priority: rng.between(0, 2), ..call(request) };
+        let call = Call { timeout, priority: rng.between(0, 2), ..Call::new(request) };
         let (leaver, answer) = begin_to_leave(platform, &deployed, call).map_err(|error| (error.kind(), error.to_string()))?;
         let leaves = rng.one_in(6);
         if leaves {

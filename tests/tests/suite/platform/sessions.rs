@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::RequestFailure;
-use cellwright_gate::{Call, Deployed, Error, Limit, NewUpload, Part, Platform};
-use cellwright_protocol::InferRequest;
+use cellwright_gate::{Call, Deployed, Error, Limit, NewUpload, Platform};
 use cellwright_registry::TenantSettings;
 use cellwright_serving::{Abandoned, Answer, ErrorKind, InferError};
 use cellwright_tests::devices::{Gate, domain, worker};
 use cellwright_tests::graphs::wait_until;
-use cellwright_tests::platform::{archive, begin, call, model, options, start_on, summing, tenant};
+use cellwright_tests::platform::{archive, begin, model, options, start_on, summing, tenant};
 use cellwright_tests::requests;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -26,10 +25,6 @@ struct Bench {
     sums: Arc<Deployed>,
     tasks: Runtime,
     _folder: TempDir,
-}
-
-fn part(request: InferRequest) -> Part {
-    Part { request, since: Instant::now(), timeout: None, priority: 0, share: None }
 }
 
 fn sum(answer: &Answer) -> Vec<f32> {
@@ -48,7 +43,7 @@ impl Bench {
         Self { gate, platform, sums, tasks, _folder: folder }
     }
 
-    fn open(&self, first: Part) -> Result<(Answer, Sender<Part>), Error> {
+    fn open(&self, first: Call) -> Result<(Answer, Sender<Call>), Error> {
         let (sender, parts) = channel(4);
         let answer = self.tasks.block_on(self.platform.calls().session(&self.sums, first, parts))?;
         Ok((answer, sender))
@@ -74,14 +69,14 @@ fn added(sums: &[f32], seed: usize, rows: usize) -> Vec<f32> {
 #[test]
 fn an_idle_session_holds_no_place_and_a_part_waits_for_one() {
     let bench = Bench::new();
-    let (answer, parts) = bench.open(part(requests::session(1, 2))).unwrap();
+    let (answer, parts) = bench.open(Call::new(requests::session(1, 2))).unwrap();
     let first = sum(&answer);
     assert_eq!(first, added(&[0.0; 4], 1, 2));
     wait_until("the session is idle", || bench.counts() == (0, 0));
     bench.gate.close();
-    let other = begin(&bench.platform, &bench.sums, call(requests::sum(7, 3))).unwrap();
+    let other = begin(&bench.platform, &bench.sums, Call::new(requests::sum(7, 3))).unwrap();
     wait_until("a call has the only place", || bench.counts() == (1, 0));
-    parts.blocking_send(part(requests::sum(2, 3))).unwrap();
+    parts.blocking_send(Call::new(requests::sum(2, 3))).unwrap();
     wait_until("the part waits in the queue", || bench.counts() == (1, 1));
     bench.gate.open();
     assert!(other.recv().unwrap().is_ok());
@@ -95,10 +90,10 @@ fn an_idle_session_holds_no_place_and_a_part_waits_for_one() {
 #[test]
 fn a_part_that_is_late_ends_its_session() {
     let bench = Bench::new();
-    let (answer, parts) = bench.open(part(requests::session(1, 2))).unwrap();
+    let (answer, parts) = bench.open(Call::new(requests::session(1, 2))).unwrap();
     drop(sum(&answer));
     bench.gate.close();
-    parts.blocking_send(Part { timeout: Some(Duration::from_millis(5)), ..part(requests::sum(2, 3)) }).unwrap();
+    parts.blocking_send(Call { timeout: Some(Duration::from_millis(5)), ..Call::new(requests::sum(2, 3)) }).unwrap();
     assert!(matches!(answer.wait(), Err(InferError::Late(_))));
     bench.gate.open();
     wait_until("nothing of it is left", || bench.counts() == (0, 0) && bench.in_engine() == 0);
@@ -108,15 +103,15 @@ fn a_part_that_is_late_ends_its_session() {
 #[test]
 fn a_part_that_is_refused_ends_its_session() {
     let bench = Bench::new();
-    let (answer, parts) = bench.open(part(requests::session(1, 2))).unwrap();
+    let (answer, parts) = bench.open(Call::new(requests::session(1, 2))).unwrap();
     drop(sum(&answer));
-    parts.blocking_send(part(requests::of(vec![Tensor::from_f32("x", &[1, 5], &[0.0; 5])]))).unwrap();
+    parts.blocking_send(Call::new(requests::of(vec![Tensor::from_f32("x", &[1, 5], &[0.0; 5])]))).unwrap();
     assert_eq!(answer.wait().unwrap_err().kind(), ErrorKind::BadInput);
     let settings = TenantSettings { in_flight_max: 1, queued_max: 0, ..TenantSettings::default() };
     bench.platform.set_tenant(&tenant(), &settings).unwrap();
     bench.gate.close();
-    let _other = begin(&bench.platform, &bench.sums, call(requests::sum(7, 3))).unwrap();
-    let refused = bench.open(part(requests::session(1, 2))).err().and_then(|error| error.limit());
+    let _other = begin(&bench.platform, &bench.sums, Call::new(requests::sum(7, 3))).unwrap();
+    let refused = bench.open(Call::new(requests::session(1, 2))).err().and_then(|error| error.limit());
     assert_eq!(refused, Some(Limit::TenantInFlight));
     bench.gate.open();
 }
@@ -124,7 +119,7 @@ fn a_part_that_is_refused_ends_its_session() {
 #[test]
 fn a_client_that_leaves_ends_its_idle_session() {
     let bench = Bench::new();
-    let (answer, parts) = bench.open(part(requests::session(1, 2))).unwrap();
+    let (answer, parts) = bench.open(Call::new(requests::session(1, 2))).unwrap();
     drop(sum(&answer));
     wait_until("the session is idle", || bench.counts() == (0, 0));
     drop(answer);
@@ -135,29 +130,29 @@ fn a_client_that_leaves_ends_its_idle_session() {
 fn open_sessions_and_their_bytes_are_bounded() {
     let bench = Bench::new();
     let max = Limit::TenantSessions.default() as usize;
-    let open: Vec<_> = (0..max).map(|_| bench.open(part(requests::session(1, 1))).unwrap()).collect();
-    let refused = |first: Part| bench.open(first).err().map(|error| (error.limit(), error.kind()));
-    assert_eq!(refused(part(requests::session(1, 1))), Some((Some(Limit::TenantSessions), ErrorKind::Busy)));
+    let open: Vec<_> = (0..max).map(|_| bench.open(Call::new(requests::session(1, 1))).unwrap()).collect();
+    let refused = |first: Call| bench.open(first).err().map(|error| (error.limit(), error.kind()));
+    assert_eq!(refused(Call::new(requests::session(1, 1))), Some((Some(Limit::TenantSessions), ErrorKind::Busy)));
     drop(open);
     wait_until("all of them have ended", || bench.in_engine() == 0);
-    wait_until("there is room", || bench.open(part(requests::session(1, 1))).is_ok());
+    wait_until("there is room", || bench.open(Call::new(requests::session(1, 1))).is_ok());
     let rows = Limit::TenantSessionBytes.default() as usize / 16 + 1;
     let large = Tensor::from_f32("x", &[rows, 4], &vec![0.0; 4 * rows]);
-    assert_eq!(refused(part(requests::of(vec![large]))), Some((Some(Limit::TenantSessionBytes), ErrorKind::Busy)));
+    assert_eq!(refused(Call::new(requests::of(vec![large]))), Some((Some(Limit::TenantSessionBytes), ErrorKind::Busy)));
 }
 
 #[test]
 fn a_host_that_drains_opens_no_session() {
     let bench = Bench::new();
     assert_eq!(bench.platform.drain(Duration::ZERO).left, 0);
-    assert!(matches!(bench.open(part(requests::session(1, 1))).err(), Some(Error::Draining)));
-    assert!(begin(&bench.platform, &bench.sums, Call { priority: 1, ..call(requests::sum(1, 1)) }).is_err());
+    assert!(matches!(bench.open(Call::new(requests::session(1, 1))).err(), Some(Error::Draining)));
+    assert!(begin(&bench.platform, &bench.sums, Call { priority: 1, ..Call::new(requests::sum(1, 1)) }).is_err());
 }
 
 #[test]
 fn a_host_that_goes_ends_its_idle_sessions() {
     let bench = Bench::new();
-    let (answer, _parts) = bench.open(part(requests::session(1, 2))).unwrap();
+    let (answer, _parts) = bench.open(Call::new(requests::session(1, 2))).unwrap();
     drop(sum(&answer));
     wait_until("the session is idle", || bench.counts() == (0, 0));
     let Bench { platform, tasks: _tasks, .. } = bench;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use cellwright_gate::{NewUpload, Platform};
+use cellwright_gate::{Call, NewUpload, Platform};
 use cellwright_registry::TenantSettings;
 use cellwright_serving::ErrorKind;
-use cellwright_tests::platform::{Ending, archive, begin, call, infer, model, start, summing, tenant};
+use cellwright_tests::platform::{Ending, archive, begin, infer, model, start, summing, tenant};
 use cellwright_tests::requests;
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ fn used_up(folder: &TempDir) -> std::sync::Arc<Platform> {
 
 fn wait_in_line(platform: &Platform) -> Ending {
     let deployed = platform.find(&tenant(), "sums", None).unwrap();
-    let answer = begin(platform, &deployed, call(requests::sum(3, 2))).unwrap();
+    let answer = begin(platform, &deployed, Call::new(requests::sum(3, 2))).unwrap();
     assert_eq!((platform.figures(None).models[0].in_flight, platform.figures(None).models[0].queued), (0, 1));
     answer
 }
@@ -111,7 +111,7 @@ fn a_version_that_was_replaced_counts_as_well() {
     let first = platform.find(&tenant(), "sums", None).unwrap();
     platform.upload(&tenant(), &model("sums"), archive(&summing(2.0)).as_slice(), NewUpload::default()).unwrap();
     set(&platform, Some(1e-6), 0);
-    let ask = || begin(&platform, &first, call(requests::sum(1, 1000)));
+    let ask = || begin(&platform, &first, Call::new(requests::sum(1, 1000)));
     // Its share is reckoned from the first call on.
     ask().unwrap().recv().unwrap().unwrap();
     while platform.figures(None).models.iter().any(|model| model.in_flight > 0) {

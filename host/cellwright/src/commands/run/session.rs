@@ -3,10 +3,9 @@
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
 
 use anyhow::{Context, bail};
-use cellwright_gate::{Calls, Part};
+use cellwright_gate::{Call, Calls};
 use cellwright_protocol::InferRequest;
 use cellwright_serving::{Item, ServedModel, Serving};
 use tokio::sync::mpsc::{Sender, channel};
@@ -64,7 +63,7 @@ pub(crate) fn run<R: BufRead + Send, W: Write>(
     Ok(())
 }
 
-fn read<R: BufRead>(sender: &Sender<Part>, mut lines: Lines<R>) -> anyhow::Result<()> {
+fn read<R: BufRead>(sender: &Sender<Call>, mut lines: Lines<R>) -> anyhow::Result<()> {
     while let Some((number, line)) = lines.next()? {
         // A session that is over takes no more.
         if sender.blocking_send(part(number, &line)?).is_err() {
@@ -74,7 +73,6 @@ fn read<R: BufRead>(sender: &Sender<Part>, mut lines: Lines<R>) -> anyhow::Resul
     Ok(())
 }
 
-fn part(number: usize, line: &[u8]) -> anyhow::Result<Part> {
-    let request = InferRequest::from_json(line).with_context(|| format!("line {number}"))?;
-    Ok(Part { request, since: Instant::now(), timeout: None, priority: 0, share: None })
+fn part(number: usize, line: &[u8]) -> anyhow::Result<Call> {
+    Ok(Call::new(InferRequest::from_json(line).with_context(|| format!("line {number}"))?))
 }

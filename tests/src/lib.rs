@@ -16,3 +16,4 @@ pub mod platform;
 pub mod requests;
 pub mod server;
 pub mod sessions;
+pub mod town;

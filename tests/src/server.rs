@@ -16,7 +16,7 @@ use crate::bundle_folder::BundleFolder;
 use crate::requests;
 
 /// The most that an answer may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read, Write};
 
+use cellwright_cell_graph::check::is_hidden;
 use cellwright_protocol::messages::admin::BUNDLE_FILES_MAX;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 
@@ -225,13 +226,13 @@ fn extended<R: Read>(entry: &mut Entry<'_, R>) -> Result<Vec<u8>, ArchiveError> 
 /// A name in a sentence, on one line.
 fn shown(raw: &[u8]) -> String {
     let text = String::from_utf8_lossy(&raw[..raw.len().min(NAME_BYTES_MAX)]);
-    text.chars().flat_map(|character| if character.is_control() { character.escape_default().collect() } else { vec![character] }).collect()
+    text.chars().flat_map(|character| if is_hidden(character) { character.escape_default().collect() } else { vec![character] }).collect()
 }
 
 /// A name as a bundle has it: relative, in plain parts. A leading `./` is nobody's intent.
 fn name(raw: &[u8]) -> Result<String, ArchiveError> {
     let shown = || shown(raw);
-    let text = std::str::from_utf8(raw).ok().filter(|text| raw.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control));
+    let text = std::str::from_utf8(raw).ok().filter(|text| raw.len() <= NAME_BYTES_MAX && !text.chars().any(is_hidden));
     let text = text.ok_or_else(|| ArchiveError::Name { name: shown() })?;
     let parts: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if text.starts_with('/') || text.contains('\\') || parts.contains(&"..") {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cellwright_cell_graph::check::is_hidden;
 use cellwright_protocol::RequestFault;
 
 use crate::weights::Format;
@@ -163,5 +164,5 @@ fn on_one_line(error: &std::io::Error) -> String {
     const SHOWN_MAX: usize = 200;
     let text = error.to_string();
     let shown = text.chars().take(SHOWN_MAX);
-    shown.map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
+    shown.map(|character| if is_hidden(character) { '\u{fffd}' } else { character }).collect()
 }

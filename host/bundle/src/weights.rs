@@ -1,11 +1,14 @@
 //! Weights out of a safetensors file: first what it says of them, then the contents of those that cells read.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
 
 use cellwright_cell_graph::{Datatype, Tensor, WeightSpec, Weights};
 use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensorError};
+use serde::Deserializer as _;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 
 use crate::error::WeightsFault;
 
@@ -55,6 +58,7 @@ impl Header {
         if header.len() as u64 != size {
             return Err(SafeTensorError::InvalidHeaderLength.into());
         }
+        check_names(&header)?;
         // Reading it checks that the tensors lie one behind the other, and that each is as long as its shape and datatype say.
         let metadata: Metadata = serde_json::from_slice(&header).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
         let data = size + size_of::<u64>() as u64;
@@ -117,6 +121,31 @@ impl Header {
         let others = others.into_iter().map(|entry| entry.name.clone()).collect();
         Ok(weights.into_iter().collect::<Weights>().beside(others))
     }
+}
+
+/// Whether no name is there twice: of two readers each might take another of them.
+fn check_names(header: &[u8]) -> Result<(), WeightsFault> {
+    struct Names(BTreeSet<String>);
+
+    impl<'de> Visitor<'de> for Names {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map of tensors by name")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+            while let Some((name, IgnoredAny)) = map.next_entry::<String, _>()? {
+                if self.0.contains(&name) {
+                    return Err(A::Error::custom(format_args!("`{name}` is there twice")));
+                }
+                self.0.insert(name);
+            }
+            Ok(())
+        }
+    }
+    let read = serde_json::Deserializer::from_slice(header).deserialize_map(Names(BTreeSet::new()));
+    Ok(read.map_err(SafeTensorError::InvalidHeaderDeserialization)?)
 }
 
 fn has_prefix(name: &str, prefixes: &[String]) -> bool {
@@ -281,5 +310,17 @@ mod tests {
         }
         assert_eq!([from_f16(0x8000).to_bits(), from_f16(0xfc00).to_bits()], [0x8000_0000, f32::NEG_INFINITY.to_bits()]);
         assert!(from_f16(0x7e00).is_nan());
+    }
+
+    #[test]
+    fn a_name_that_is_there_twice_is_refused() {
+        let tensor = r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+        let read = |json: &str| {
+            let bytes = [&(json.len() as u64).to_le_bytes()[..], json.as_bytes(), &[0; 4]].concat();
+            Header::read(bytes.as_slice(), bytes.len() as u64).map(|header| header.weights.len()).map_err(|fault| fault.to_string())
+        };
+        assert_eq!(read(&format!(r#"{{"a":{tensor}}}"#)), Ok(1));
+        let twice = read(&format!(r#"{{"a":{tensor},"a":{tensor}}}"#)).unwrap_err();
+        assert!(twice.contains("`a` is there twice"), "{twice}");
     }
 }

@@ -25,7 +25,7 @@ use crate::unfolded::UnfoldedGrowth;
 use cancelling::Cancelling;
 use draft::{Draft, KeptChain};
 pub use error::{GraphError, GraphFault, GraphPlace};
-pub use model::{Model, ModelError};
+pub use model::{Model, ModelError, is_hidden};
 
 /// What one growth may hold, expanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -169,6 +169,7 @@ impl Engine {
 
     /// A tenant's share of device time changes, relative to other tenants'. Nothing happens if none of its models is loaded: the next that is says it.
     pub fn set_tenant_weight(&self, tenant: u32, weight: u32) {
+        self.handles.change_weight(tenant, weight);
         let _ = self.inbox.send(ToCore::TenantWeight { tenant, weight });
     }
 
@@ -204,7 +205,7 @@ impl Engine {
         tensors: RequestTensors,
         sink: impl FnOnce(Handle) -> Box<dyn Sink>,
     ) -> Result<Handle, SubmitError> {
-        let handle = self.handles.take()?;
+        let handle = self.handles.take(model.tenant)?;
         let submitted = Instant::now();
         // Counted here, where whoever submits has just counted one: the engine's thread would have to wait for that one's cache.
         let to_schedule = Arc::clone(&growth);

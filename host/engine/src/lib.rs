@@ -16,6 +16,7 @@ mod cancels;
 mod core;
 mod growths;
 mod lanes;
+mod parts;
 mod requests;
 mod spares;
 mod turns;

@@ -101,6 +101,8 @@ pub struct LoadedModel {
     pub(crate) load: u64,
     /// For people.
     pub name: String,
+    /// Whose it is.
+    pub(crate) tenant: u32,
     /// Its cells, by position.
     pub cells: Vec<LoadedCell>,
     /// The same, as backends know them.

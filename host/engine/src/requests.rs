@@ -11,6 +11,7 @@ use crate::core::NewRequest;
 use crate::engine::SubmitError;
 use crate::figures::RequestTimes;
 use crate::growths::Growths;
+use crate::parts::Parts;
 use crate::sink::Sink;
 
 /// Names a request in flight. A handle of a request that has ended names nothing, even when its place is taken by another.
@@ -27,20 +28,48 @@ impl Handle {
     }
 }
 
-/// Handles that may be given out: the bound on requests in flight.
+/// Handles that may be given out: the bound on requests in flight. Tenants share them.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     /// None once no more are given out.
-    free: Mutex<Option<Vec<Handle>>>,
+    pool: Mutex<Option<HandlePool>>,
+}
+
+#[derive(Debug)]
+struct HandlePool {
+    free: Vec<Handle>,
+    parts: Parts,
+    /// Whose each is or was, by id.
+    tenants: Vec<u32>,
 }
 
 impl Handles {
     pub(crate) fn new(count: u32) -> Self {
-        Self { free: Mutex::new(Some((0..count).rev().map(|id| Handle { id: RequestId(id), generation: 0 }).collect())) }
+        let free = (0..count).rev().map(|id| Handle { id: RequestId(id), generation: 0 }).collect();
+        let pool = HandlePool { free, parts: Parts::new(u64::from(count)), tenants: vec![0; count as usize] };
+        Self { pool: Mutex::new(Some(pool)) }
     }
 
-    pub(crate) fn take(&self) -> Result<Handle, SubmitError> {
-        self.free().as_mut().ok_or(SubmitError::Stopped)?.pop().ok_or(SubmitError::Full)
+    /// A tenant has models, and a part by its weight; none with a weight of 0.
+    pub(crate) fn set_weight(&self, tenant: u32, weight: u32) {
+        if let Some(pool) = self.pool().as_mut() {
+            pool.parts.set_weight(tenant, weight);
+        }
+    }
+
+    /// A tenant's weight changes. Nothing happens if it has no models.
+    pub(crate) fn change_weight(&self, tenant: u32, weight: u32) {
+        if let Some(pool) = self.pool().as_mut().filter(|pool| pool.parts.has_part(tenant)) {
+            pool.parts.set_weight(tenant, weight);
+        }
+    }
+
+    pub(crate) fn take(&self, tenant: u32) -> Result<Handle, SubmitError> {
+        let mut pool = self.pool();
+        let pool = pool.as_mut().ok_or(SubmitError::Stopped)?;
+        let handle = pool.parts.take(tenant, 1).then(|| pool.free.pop()).flatten().ok_or(SubmitError::Full)?;
+        pool.tenants[handle.id.index()] = tenant;
+        Ok(handle)
     }
 
     pub(crate) fn give_back(&self, handle: Handle) {
@@ -49,22 +78,25 @@ impl Handles {
 
     /// Those of requests that are gone: together, because whoever submits takes the same lock, for each of them.
     pub(crate) fn give_back_all(&self, handles: impl Iterator<Item = Handle>) {
-        if let Some(free) = self.free().as_mut() {
-            free.extend(handles.map(|Handle { id, generation }| Handle { id, generation: generation.wrapping_add(1) }));
+        if let Some(HandlePool { free, parts, tenants }) = self.pool().as_mut() {
+            for Handle { id, generation } in handles {
+                parts.give_back(tenants[id.index()], 1);
+                free.push(Handle { id, generation: generation.wrapping_add(1) });
+            }
         }
     }
 
     /// Nobody would serve another request.
     pub(crate) fn close(&self) {
-        *self.free() = None;
+        *self.pool() = None;
     }
 
     pub(crate) fn are_closed(&self) -> bool {
-        self.free().is_none()
+        self.pool().is_none()
     }
 
-    fn free(&self) -> MutexGuard<'_, Option<Vec<Handle>>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pool(&self) -> MutexGuard<'_, Option<HandlePool>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -130,7 +130,7 @@ pub struct Calls {
     pub(crate) catalog: Catalog,
     pub(crate) deadlines: Arc<Deadlines>,
     pub(crate) draining: AtomicBool,
-    slow_begins: TenantLimiter,
+    slow_begins: Arc<TenantLimiter>,
     /// Bytes of a streamed answer that may wait for its reader.
     pub(crate) part_bytes_max: u64,
 }
@@ -173,7 +173,7 @@ impl Calls {
         let deadlines = Arc::new(Deadlines::start().map_err(StartError::Thread)?);
         let devices = serving.engine().devices().count() as u64;
         let catalog = Catalog::new(ServerBounds { clock: deadlines.clock(), devices, model_in_flight_max });
-        let slow_begins = TenantLimiter::new(Limit::TenantSlowBegins, slow_begins_max, Arc::default());
+        let slow_begins = Arc::new(TenantLimiter::new(Limit::TenantSlowBegins, slow_begins_max, Arc::default()));
         Ok(Self { serving, catalog, deadlines, draining: AtomicBool::new(false), slow_begins, part_bytes_max })
     }
 
@@ -216,7 +216,7 @@ impl Calls {
             _in_flight: in_flight,
         }));
         let Some(permit) = permit else {
-            keeping(|| self.begin(&deployed, call, writer));
+            keeping(&deployed.entry.tenant, &self.slow_begins, || self.begin(&deployed, call, writer));
             return Ok(answer);
         };
         // The answer stays here: if the client leaves meanwhile, it is dropped, and nothing more of
@@ -242,7 +242,8 @@ impl Calls {
     }
 
     async fn admit(&self, deployed: &Arc<Deployed>, call: &Call) -> Result<Place, Error> {
-        if deployed.unfold_usual() <= UNFOLD_QUICK_MAX {
+        let has_long = deployed.entry.tenant.long_begins.load(Ordering::Relaxed) > 0;
+        if deployed.unfold_usual() <= UNFOLD_QUICK_MAX && !has_long {
             return Ok((take_in_flight(deployed, call).await?, None));
         }
         // Calls that wait for a thread take no place from others. A call that waits for a place

@@ -55,6 +55,8 @@ pub(crate) struct TenantEntry {
     pub(crate) bounds: Bounds,
     pub(crate) queue: TenantQueue,
     pub(crate) sessions: OpenSessions,
+    /// Calls that keep a thread that served connections.
+    pub(crate) long_begins: AtomicU32,
     pub(crate) server: Arc<ServerBounds>,
     /// Models it has had.
     model_numbers: AtomicU32,
@@ -349,6 +351,7 @@ impl Catalog {
                 bounds: Bounds::default(),
                 queue: TenantQueue::default(),
                 sessions: OpenSessions::default(),
+                long_begins: AtomicU32::new(0),
                 server: self.server.clone(),
                 model_numbers: AtomicU32::new(0),
                 used_ns: Arc::default(),

@@ -1,6 +1,7 @@
 //! What can be counted of a version's calls, for statistics and metrics. A few relaxed atomics for
 //! each call; read at any time.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -127,6 +128,32 @@ pub struct CallFiguresView {
 #[must_use]
 pub const fn latency_bound(bucket: usize) -> Option<Duration> {
     if bucket < LATENCY_BUCKETS { Some(Duration::from_nanos(FIRST_BUCKET_NS << bucket)) } else { None }
+}
+
+impl AddAssign<&Self> for CallFiguresView {
+    fn add_assign(&mut self, other: &Self) {
+        let totals = [
+            (&mut self.success, other.success),
+            (&mut self.failure, other.failure),
+            (&mut self.queue, other.queue),
+            (&mut self.unfold, other.unfold),
+            (&mut self.compute, other.compute),
+        ];
+        for (total, more) in totals {
+            total.count += more.count;
+            total.ns += more.ns;
+        }
+        let counts = [
+            (&mut self.requests, other.requests),
+            (&mut self.replayed, other.replayed),
+            (&mut self.faults, other.faults),
+            (&mut self.shed, other.shed),
+            (&mut self.cancelled, other.cancelled),
+            (&mut self.expired, other.expired),
+        ];
+        counts.into_iter().chain(self.latency.iter_mut().zip(other.latency)).for_each(|(count, more)| *count += more);
+        self.last_ms = self.last_ms.max(other.last_ms);
+    }
 }
 
 impl CallFiguresView {

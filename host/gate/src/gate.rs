@@ -13,8 +13,6 @@ use cellwright_protocol::messages::admin::Uploaded;
 use cellwright_registry::{ModelName, RegistryError, Scope, TenantName};
 use cellwright_serving::{Answer, ErrorKind};
 use tokio::sync::mpsc::Receiver;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
 
 use crate::budget::{Budget, RequestShare};
 use crate::caller::Caller;
@@ -34,8 +32,7 @@ pub struct Gate {
     bounds: Bounds,
     bodies: Arc<Budget>,
     readers: Readers,
-    /// Uploads that are received and checked, over all tenants and of each.
-    uploads: Arc<Semaphore>,
+    /// Uploads that are received and checked.
     tenant_uploads: TenantLimiter,
     /// Changes of models, each of which may wait for others of the same model.
     changes: TenantLimiter,
@@ -109,11 +106,10 @@ pub enum Input {
     Session(Call, Receiver<Call>),
 }
 
-/// An upload's permits. Its work keeps them until it is done, even if its client has left.
+/// An upload's permit. Its work keeps it until it is done, even if its client has left.
 #[derive(Debug)]
 pub struct UploadPermit {
     _turn: WorkPermit,
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Gate {
@@ -130,7 +126,6 @@ impl Gate {
             platform,
             bodies: Budget::new(bounds.bodies_bytes_max, shed.clone()),
             readers: Readers::new(&shed),
-            uploads: Arc::new(Semaphore::new(bounds.uploads_max)),
             tenant_uploads: limiter(Limit::TenantUploads, bounds.tenant_uploads_max),
             changes: limiter(Limit::TenantChanges, at_once(Limit::TenantChanges)),
             lists: limiter(Limit::TenantLists, at_once(Limit::TenantLists)),
@@ -217,22 +212,14 @@ impl Gate {
         caller.require(Scope::Infer)?;
         let deployed = self.find(caller, ask.model, ask.version)?;
         let mut share = self.share(&caller.tenant);
-        self.hold_announced(&mut share, ask.bytes)?;
+        let max = self.bounds.body_bytes_max;
+        let bytes = usize::try_from(ask.bytes).ok().filter(|bytes| *bytes <= max);
+        share.hold(bytes.ok_or_else(|| Limit::BodyBytes.reached(max as u64))?)?;
         Ok(Permit { deployed, share })
     }
 
-    /// Holds the bytes that a request is said to have.
-    ///
-    /// # Errors
-    /// If they are more than a request may have, or than there is room for.
-    pub fn hold_announced(&self, share: &mut RequestShare, bytes: u64) -> Result<(), Error> {
-        let max = self.bounds.body_bytes_max;
-        let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= max);
-        share.hold(bytes.ok_or_else(|| Limit::BodyBytes.reached(max as u64))?)?;
-        Ok(())
-    }
-
-    /// A share of the host's memory for a tenant's request, which holds nothing yet.
+    /// A share of the host's memory for a tenant's request, or for an answer to one, which holds
+    /// nothing yet.
     #[must_use]
     pub fn share(&self, tenant: &TenantName) -> RequestShare {
         self.bodies.share(tenant)
@@ -256,17 +243,13 @@ impl Gate {
         self.readers.read(tenant, message, parse).await
     }
 
-    /// Waits until an upload may be received: a while for other tenants' uploads, and as long as it
-    /// takes for earlier ones of the same tenant.
+    /// Waits until an upload may be received. Only uploads of the same tenant come before it.
     ///
     /// # Errors
     /// If too many wait.
     pub async fn upload_permit(&self, caller: &Caller) -> Result<UploadPermit, Error> {
         caller.require(Scope::Upload)?;
-        let turn = self.tenant_uploads.take(&caller.tenant).await?;
-        let permit = timeout(self.bounds.upload_wait, self.uploads.clone().acquire_owned()).await;
-        let full = || self.shed.count(&caller.tenant, Limit::Uploads.reached(self.bounds.uploads_max as u64));
-        Ok(UploadPermit { _turn: turn, _permit: permit.map_err(|_| full())?.map_err(Error::internal)? })
+        Ok(UploadPermit { _turn: self.tenant_uploads.take(&caller.tenant).await? })
     }
 
     /// Takes a bundle's archive; see [`Platform::upload`]. Counts it as refused if the host has too

@@ -5,7 +5,6 @@
 //! here.
 
 use std::fmt;
-use std::time::Duration;
 
 use cellwright_engine::{RequestFailure, SubmitError};
 use cellwright_protocol::counted;
@@ -16,12 +15,13 @@ use cellwright_serving::{AnswersOf, ErrorKind, InferError};
 #[expect(missing_docs, reason = "the table says what each limits")]
 pub enum Limit {
     Connections,
+    AddressConnections,
     BodyBytes,
+    MessageBytes,
     RequestBytes,
     TenantRequestBytes,
     TenantReads,
     UploadBytes,
-    Uploads,
     TenantUploads,
     TenantChanges,
     TenantLists,
@@ -50,6 +50,7 @@ pub enum Limit {
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Scope {
     Server,
+    Address,
     Tenant,
     Model,
     Call,
@@ -99,7 +100,8 @@ impl fmt::Display for Value {
         match *self {
             Self::Count(count) => f.write_str(&counted_out(count)),
             Self::Bytes(bytes) if bytes % (1 << 30) == 0 => write!(f, "{} GiB", bytes >> 30),
-            Self::Bytes(bytes) => write!(f, "{} MiB", bytes >> 20),
+            Self::Bytes(bytes) if bytes % (1 << 20) == 0 => write!(f, "{} MiB", bytes >> 20),
+            Self::Bytes(bytes) => write!(f, "{} KiB", bytes >> 10),
             Self::AtOnce(0, waiting) => write!(f, "half of the cores, rounded up; {} waiting", counted_out(waiting)),
             Self::AtOnce(at_once, waiting) => write!(f, "{at_once}; {} waiting", counted_out(waiting)),
             Self::Waiting(waiting) => write!(f, "{} waiting", counted_out(waiting)),
@@ -109,7 +111,7 @@ impl fmt::Display for Value {
 }
 
 use ErrorKind::{Busy, TooLarge, Unavailable};
-use Scope::{Call, Model, Request, Server, Tenant, Upload};
+use Scope::{Address, Call, Model, Request, Server, Tenant, Upload};
 use Value::{AtOnce, Bytes, Count, Text, Waiting};
 
 const fn row(
@@ -132,6 +134,13 @@ pub const TABLE: &[Row] = &[
         "the limit of open connections (`connections-max`) is reached: new ones wait until one closes",
     ),
     row(
+        Limit::AddressConnections,
+        ("--address-connections-max", Address, Text("half of `--connections-max`")),
+        "Open connections of clients with one address. 0: no bound, as behind a proxy.",
+        None,
+        "an address has as many open connections as it may (`address-connections-max`): more are closed",
+    ),
+    row(
         Limit::BodyBytes,
         ("--body-bytes-max", Request, Bytes(64 << 20)),
         "Bytes of a body as it comes, and unpacked.",
@@ -139,9 +148,16 @@ pub const TABLE: &[Row] = &[
         "the body has more than {max} bytes, the limit of this server",
     ),
     row(
+        Limit::MessageBytes,
+        ("", Request, Bytes(64 << 10)),
+        "The same, of messages that are no inference: the repository's index, keys, tenants, models.",
+        Some(TooLarge),
+        "the body has more than {max} bytes, the limit of messages to this path",
+    ),
+    row(
         Limit::RequestBytes,
         ("", Server, Bytes(1 << 30)),
-        "Bytes of requests, from their arrival to the end of their calls. Requests up to 4 KiB do not count.",
+        "Bytes of requests, from their arrival to the end of their calls, and of lists, pages of metrics and events until they are sent. Up to 4 KiB do not count.",
         Some(Unavailable),
         "the server holds as many bytes of requests as it may: try again later",
     ),
@@ -165,13 +181,6 @@ pub const TABLE: &[Row] = &[
         "Bytes of the archive, and of its files.",
         Some(TooLarge),
         "the body has more than {max} bytes, the limit of this server",
-    ),
-    row(
-        Limit::Uploads,
-        ("", Server, Count(8)),
-        "Uploads at once, of all tenants. Others wait for 30 s.",
-        Some(Unavailable),
-        "as many uploads as allowed are being received: try again later",
     ),
     row(
         Limit::TenantUploads,
@@ -267,7 +276,7 @@ pub const TABLE: &[Row] = &[
     row(
         Limit::Handles,
         ("--in-flight-max", Server, Count(16_384)),
-        "Requests in the engine, of all tenants. Each row counts where rows are requests.",
+        "Requests in the engine, of all tenants. Each row counts where rows are requests. Half of them are divided by tenants' weights.",
         Some(Busy),
         "as many requests as allowed are in flight: try again later",
     ),
@@ -427,12 +436,8 @@ pub struct Bounds {
     pub bodies_bytes_max: usize,
     /// [`Limit::UploadBytes`].
     pub upload_bytes_max: u64,
-    /// [`Limit::Uploads`].
-    pub uploads_max: usize,
     /// Uploads of one tenant that are received and checked; its others wait.
     pub tenant_uploads_max: usize,
-    /// How long an upload waits for other tenants' uploads.
-    pub upload_wait: Duration,
 }
 
 impl Default for Bounds {
@@ -442,9 +447,7 @@ impl Default for Bounds {
             body_bytes_max: number(Limit::BodyBytes),
             bodies_bytes_max: number(Limit::RequestBytes),
             upload_bytes_max: Limit::UploadBytes.default(),
-            uploads_max: number(Limit::Uploads),
             tenant_uploads_max: number(Limit::TenantUploads),
-            upload_wait: Duration::from_secs(30),
         }
     }
 }

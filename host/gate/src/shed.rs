@@ -21,7 +21,7 @@ const fn kind(limit: Limit) -> Option<&'static str> {
         Limit::RequestBytes | Limit::TenantRequestBytes | Limit::TenantReads => Some("body"),
         Limit::TenantChanges => Some("change"),
         Limit::TenantLists => Some("list"),
-        Limit::Uploads | Limit::TenantUploads => Some("upload"),
+        Limit::TenantUploads => Some("upload"),
         _ => None,
     }
 }

@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::body::only;
 use crate::query;
 use crate::refusal::Refusal;
+use crate::streams;
 
 /// Names the tenant that an operator's key is used for.
 const TENANT_HEADER: HeaderName = HeaderName::from_static("cellwright-tenant");
@@ -37,6 +38,9 @@ impl FromRequestParts<Arc<App>> for Caller {
         let tenant = only(headers, &TENANT_HEADER)?.or_else(|| query::value(uri, "tenant"));
         let key = only(headers, &AUTHORIZATION)?.and_then(bearer);
         let caller = app.gate.authenticate(Credentials { key, is_local: is_from_here(headers, uri)? }, tenant)?;
+        if key.is_some() {
+            streams::note_key();
+        }
         tracing::Span::current().record("tenant", caller.tenant.as_str());
         Ok(Self(caller))
     }

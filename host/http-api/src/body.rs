@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
-use cellwright_gate::{Gate, LARGE, Limit, RequestShare};
+use cellwright_gate::{LARGE, Limit, LimitReached, RequestShare};
 use cellwright_protocol::InferRequest;
 use flate2::bufread::{GzDecoder, ZlibDecoder};
 use http::header::CONTENT_ENCODING;
@@ -40,23 +40,30 @@ pub(crate) fn announced(request: &Request) -> u64 {
 /// The whole body of a message, inflated if it came compressed, with what it holds of the host's memory.
 pub(crate) async fn collect_message(app: &App, caller: &Caller, request: Request) -> Result<(Bytes, RequestShare), Refusal> {
     let mut share = app.gate.share(&caller.tenant);
-    app.gate.hold_announced(&mut share, announced(&request))?;
-    let bytes = collect(app, &mut share, request).await?;
+    let bytes = collect_within(app, &mut share, request, Limit::MessageBytes.reached(Limit::MessageBytes.default())).await?;
     Ok((bytes, share))
 }
 
 /// The whole body of a request, inflated if it came compressed. `share` holds it.
 pub(crate) async fn collect(app: &App, share: &mut RequestShare, request: Request) -> Result<Bytes, Refusal> {
+    collect_within(app, share, request, Limit::BodyBytes.reached(app.gate.bounds().body_bytes_max as u64)).await
+}
+
+/// The same, of no more bytes than that, as they come and unpacked.
+async fn collect_within(app: &App, share: &mut RequestShare, request: Request, bound: LimitReached) -> Result<Bytes, Refusal> {
     let encoding = Encoding::of(request.headers())?;
-    let body = gather(app, share, &mut request.into_body()).await?;
+    if announced(&request) > bound.max {
+        return Err(bound.into());
+    }
+    let body = gather(app, share, &mut request.into_body(), bound).await?;
     match encoding {
         Encoding::Identity => Ok(body),
-        encoding => inflate(body, encoding, &app.gate, share).await,
+        encoding => inflate(body, encoding, bound, share).await,
     }
 }
 
-async fn gather(app: &App, share: &mut RequestShare, body: &mut Body) -> Result<Bytes, Refusal> {
-    let max = app.gate.bounds().body_bytes_max;
+async fn gather(app: &App, share: &mut RequestShare, body: &mut Body, bound: LimitReached) -> Result<Bytes, Refusal> {
+    let max = usize::try_from(bound.max).unwrap_or(usize::MAX);
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(max);
     let mut pace = Pace::new(&app.limits);
     let Some(first) = pace.next(body).await? else { return Ok(Bytes::new()) };
@@ -68,7 +75,7 @@ async fn gather(app: &App, share: &mut RequestShare, body: &mut Body) -> Result<
     let mut next = Some(first);
     while let Some(piece) = next {
         if piece.len() > max - bytes.len() {
-            return Err(Limit::BodyBytes.reached(max as u64).into());
+            return Err(bound.into());
         }
         bytes.extend_from_slice(&piece);
         if share.is_less_than(bytes.len()) {
@@ -201,10 +208,10 @@ pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
     value.to_str().map(Some).map_err(|_| Refusal::bad_input(format!("the header {name} is not plain text")))
 }
 
-async fn inflate(body: Bytes, encoding: Encoding, gate: &Gate, share: &mut RequestShare) -> Result<Bytes, Refusal> {
-    let (max, taken) = (gate.bounds().body_bytes_max, share.take());
+async fn inflate(body: Bytes, encoding: Encoding, bound: LimitReached, share: &mut RequestShare) -> Result<Bytes, Refusal> {
+    let taken = share.take();
     let inflated = tokio::task::spawn_blocking(move || {
-        let mut inflated = Inflated { bytes: Vec::new(), max, beside: body.len(), share: taken };
+        let mut inflated = Inflated { bytes: Vec::new(), bound, beside: body.len(), share: taken };
         match encoding {
             Encoding::Identity => return Ok((body, inflated.share)),
             Encoding::Gzip => inflated.gunzip(&body)?,
@@ -225,7 +232,7 @@ const MEMBERS_MAX: usize = 16_384;
 /// What a compressed body has come to so far. How much it will be nobody knows before, so it takes of the budget as it grows.
 struct Inflated {
     bytes: Vec<u8>,
-    max: usize,
+    bound: LimitReached,
     /// Bytes of what is inflated, which are held as well until all of it is.
     beside: usize,
     share: RequestShare,
@@ -258,19 +265,20 @@ impl Inflated {
         }
     }
 
-    /// Reads on to the end, where the bytes will be no more than `max` in all.
+    /// Reads on to the end, where the bytes are within the bound in all.
     fn read(&mut self, mut reader: impl Read) -> Result<(), Refusal> {
+        let max = usize::try_from(self.bound.max).unwrap_or(usize::MAX);
         loop {
             // As much again as there is, which is how its memory grows. One byte more than may be shows that there are more.
-            let step = self.bytes.len().max(LARGE).min((self.max - self.bytes.len()).saturating_add(1));
+            let step = self.bytes.len().max(LARGE).min((max - self.bytes.len()).saturating_add(1));
             let holds = self.beside + self.bytes.len() + step;
             if self.share.is_less_than(holds) {
                 self.share.hold(holds)?;
             }
             let read = reader.by_ref().take(step as u64).read_to_end(&mut self.bytes);
             let read = read.map_err(|cause| Refusal::bad_input(format!("the compressed body cannot be inflated: {cause}")))?;
-            if self.bytes.len() > self.max {
-                return Err(Limit::BodyBytes.reached(self.max as u64).into());
+            if self.bytes.len() > max {
+                return Err(self.bound.into());
             }
             if read < step {
                 return Ok(());
@@ -308,7 +316,8 @@ mod tests {
 
     fn gunzip(compressed: &[u8], max: usize, budget: &Arc<Budget>) -> Result<Vec<u8>, StatusCode> {
         let share = budget.share(&TenantName::parse("a").unwrap());
-        let mut inflated = Inflated { bytes: Vec::new(), max, beside: compressed.len(), share };
+        let bound = Limit::BodyBytes.reached(max as u64);
+        let mut inflated = Inflated { bytes: Vec::new(), bound, beside: compressed.len(), share };
         inflated.gunzip(compressed).map(|()| inflated.bytes).map_err(|refusal| refusal.status())
     }
 

@@ -2,27 +2,28 @@
 //! memory.
 
 use bytes::Bytes;
-use cellwright_serving::AnswerShare;
 
-struct Owned<T> {
+struct Owned<T, S> {
     bytes: T,
-    _share: Option<AnswerShare>,
+    _share: S,
 }
 
-impl<T: AsRef<[u8]>> AsRef<[u8]> for Owned<T> {
+impl<T: AsRef<[u8]>, S> AsRef<[u8]> for Owned<T, S> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }
 }
 
 /// Bytes that hold the share.
-pub(crate) fn bytes(share: Option<AnswerShare>, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
+pub(crate) fn bytes(share: impl Send + 'static, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
     Bytes::from_owner(Owned { bytes, _share: share })
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use cellwright_serving::AnswerShare;
 
     use super::*;
 

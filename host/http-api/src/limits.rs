@@ -9,6 +9,8 @@ use cellwright_gate::Limit;
 pub struct Limits {
     /// Connections that may be open at once; more wait to be accepted.
     pub connections_max: usize,
+    /// Of those, how many of one address; more are closed at once.
+    pub address_connections_max: usize,
     /// How long a connection may stay open without asking for anything.
     pub idle_timeout: Duration,
     /// How long the head of an HTTP/1 request may take from its first byte to its last. In HTTP/2 `idle_timeout` bounds it.
@@ -31,6 +33,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: usize::try_from(Limit::Connections.default()).unwrap_or(usize::MAX),
+            address_connections_max: usize::MAX,
             idle_timeout: Duration::from_secs(75),
             header_timeout: Duration::from_secs(75),
             body_grace: Duration::from_secs(10),

@@ -1,13 +1,34 @@
 //! What the HTTP layer itself counts, and all figures in Prometheus' text format.
 //!
-//! Where a figure means what Triton's figure of some name means, it has that name, so that dashboards made for it work.
+//! Where a figure means what Triton's figure of some name means, it has that name, so that
+//! dashboards made for it work.
+//!
+//! A page is bounded: of each tenant so many versions and cells have series of their own, the newest
+//! versions first. The others are summed as `other`. Long names of cells are cut.
 
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use cellwright_gate::platform::{CellFigures, Figures, ModelFigures};
 use cellwright_registry::TenantName;
 use http::StatusCode;
+
+/// Versions of one tenant that have series of their own, and of all tenants together.
+const VERSIONS_SHOWN: usize = 256;
+const VERSIONS_SHOWN_OF_ALL: usize = 4096;
+/// For each of those versions so many cells may have some, on average.
+const CELLS_SHOWN: usize = 4;
+/// What the others are called. Versions count from 1.
+const OTHER: &str = "other";
+const OTHER_VERSION: u64 = 0;
+/// Bytes of a cell's label, and of the part of a longer name that is shown.
+const LABEL_MAX: usize = 48;
+const LABEL_CUT: usize = 32;
 
 /// Counts of the HTTP layer.
 #[derive(Debug, Default)]
@@ -27,18 +48,145 @@ impl HttpFigures {
     }
 }
 
+/// What a page shows: one tenant's figures, or all; and whether the server's too.
+type Scope = (Option<TenantName>, bool);
+
+/// Pages that are not older than a second, so that nobody has them made more often.
+#[derive(Debug, Default)]
+pub(crate) struct Pages(Mutex<HashMap<Scope, (Instant, Bytes)>>);
+
+const FRESH: Duration = Duration::from_secs(1);
+
+impl Pages {
+    pub(crate) fn find(&self, scope: &Scope) -> Option<Bytes> {
+        let pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pages.get(scope).filter(|(made, _)| made.elapsed() < FRESH).map(|(_, page)| page.clone())
+    }
+
+    pub(crate) fn keep(&self, scope: Scope, page: Bytes) {
+        let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pages.retain(|_, (made, _)| made.elapsed() < FRESH);
+        pages.insert(scope, (Instant::now(), page));
+    }
+}
+
 /// Everything as text; what concerns the whole server only if it is given.
 pub(crate) fn text(figures: &Figures, early: &[(TenantName, &'static str, u64)], server: Option<&HttpFigures>) -> String {
     let mut page = Page::default();
-    models(&mut page, &figures.models);
-    shed(&mut page, &figures.models, early);
-    latencies(&mut page, &figures.models);
-    cells(&mut page, &figures.models);
+    let shown = Shown::of(&figures.models);
+    models(&mut page, &shown.models);
+    shed(&mut page, &shown.models, early);
+    latencies(&mut page, &shown.models);
+    cells(&mut page, &shown.cells);
     if let Some(server) = server {
         engine(&mut page, figures);
         http(&mut page, server);
     }
     page.0
+}
+
+/// What has series of its own, by tenant, and the sum of what has none.
+#[derive(Default)]
+struct Shown<'a> {
+    models: Vec<Cow<'a, ModelFigures>>,
+    cells: Vec<CellSeries<'a>>,
+}
+
+/// The series of a cell, or of all that have none of their own.
+struct CellSeries<'a> {
+    model: &'a str,
+    version: u64,
+    tenant: &'a TenantName,
+    cell: Cow<'a, str>,
+    key: &'a str,
+    batches: Vec<(Option<u64>, u64)>,
+    rows: u64,
+    busy_ns: u64,
+    /// None: of several.
+    one: Option<&'a CellFigures>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(models: &'a [ModelFigures]) -> Self {
+        let mut tenants: BTreeMap<&TenantName, Vec<&ModelFigures>> = BTreeMap::new();
+        models.iter().for_each(|model| tenants.entry(&model.tenant).or_default().push(model));
+        let versions_max = (VERSIONS_SHOWN_OF_ALL / tenants.len().max(1)).clamp(1, VERSIONS_SHOWN);
+        let mut shown = Self::default();
+        tenants.into_values().for_each(|models| shown.add_tenant(&models, versions_max));
+        shown
+    }
+
+    /// Adds the versions of a tenant, which come by name and number.
+    fn add_tenant(&mut self, models: &[&'a ModelFigures], versions_max: usize) {
+        let mut order: Vec<(usize, usize)> = Vec::with_capacity(models.len());
+        for (at, model) in models.iter().enumerate().rev() {
+            let newer = models.get(at + 1).filter(|next| next.name == model.name).and_then(|_| order.last());
+            order.push((newer.map_or(0, |(age, _)| age + 1), at));
+        }
+        order.sort_unstable();
+        let own: BTreeSet<usize> = order.into_iter().take(versions_max).map(|(_, at)| at).collect();
+        let (mut rest, mut cells): (Option<ModelFigures>, Vec<(&ModelFigures, usize, &CellFigures)>) = (None, Vec::new());
+        for (at, model) in models.iter().enumerate() {
+            cells.extend(model.cells.iter().enumerate().map(|(position, cell)| (*model, position, cell)));
+            if own.contains(&at) {
+                self.models.push(Cow::Borrowed(model));
+            } else if let Some(rest) = &mut rest {
+                *rest += model;
+            } else {
+                rest = Some(ModelFigures { name: OTHER.to_owned(), version: OTHER_VERSION, cells: Vec::new(), ..(*model).clone() });
+            }
+        }
+        self.models.extend(rest.map(Cow::Owned));
+        // A type is counted once, whichever cells are of it.
+        let (mut left, mut types, mut rest) = (CELLS_SHOWN * versions_max, BTreeSet::new(), None::<CellSeries<'_>>);
+        for (model, position, cell) in cells {
+            if left > 0 {
+                left -= 1;
+                self.cells.push(CellSeries::new(model, label(&cell.name, position), cell));
+            } else if types.insert(&cell.key) {
+                let series = CellSeries::new(model, OTHER.into(), cell);
+                rest = Some(match rest {
+                    None => CellSeries { model: OTHER, version: OTHER_VERSION, key: "", one: None, ..series },
+                    Some(sum) => sum.plus(&series),
+                });
+            }
+        }
+        self.cells.extend(rest);
+    }
+}
+
+impl<'a> CellSeries<'a> {
+    fn new(model: &'a ModelFigures, label: Cow<'a, str>, cell: &'a CellFigures) -> Self {
+        Self {
+            model: &model.name,
+            version: model.version,
+            tenant: &model.tenant,
+            cell: label,
+            key: &cell.key,
+            batches: cell.batches().collect(),
+            rows: cell.counters.rows.load(Ordering::Relaxed),
+            busy_ns: cell.counters.busy_ns.load(Ordering::Relaxed),
+            one: Some(cell),
+        }
+    }
+
+    fn plus(mut self, other: &Self) -> Self {
+        self.batches.iter_mut().zip(&other.batches).for_each(|((_, count), (_, more))| *count += more);
+        Self { rows: self.rows + other.rows, busy_ns: self.busy_ns + other.busy_ns, ..self }
+    }
+
+    fn labels(&self) -> [Label<'_>; 5] {
+        [("model", &self.model), ("version", &self.version), ("tenant", &self.tenant), ("cell", &self.cell), ("type", &self.key)]
+    }
+}
+
+/// A cell's name; of a long one the beginning and its position, which no other cell of the model has.
+fn label(name: &str, position: usize) -> Cow<'_, str> {
+    if name.len() <= LABEL_MAX && !name.contains('~') {
+        return name.into();
+    }
+    let cut = name.floor_char_boundary(LABEL_CUT.min(name.len()));
+    format!("{}~{position}", &name[..cut]).into()
 }
 
 /// Text in Prometheus' format.
@@ -98,21 +246,19 @@ const OF_MODELS: &[OfModel] = &[
 ];
 
 /// A figure of each cell that has it.
-type OfCell = (&'static str, &'static str, &'static str, fn(&CellFigures) -> Option<u64>);
+type OfCell = (&'static str, &'static str, &'static str, fn(&CellSeries<'_>) -> Option<u64>);
 
 const OF_CELLS: &[OfCell] = &[
-    ("cellwright_cell_busy_ns", "counter", "Device time of the batches of a cell's type, nanoseconds", |cell| {
-        Some(cell.counters.busy_ns.load(Ordering::Relaxed))
-    }),
-    ("cellwright_cell_batch_max", "gauge", "A cell's batch limit", |cell| Some(u64::from(cell.batch_max))),
+    ("cellwright_cell_busy_ns", "counter", "Device time of the batches of a cell's type, nanoseconds", |cell| Some(cell.busy_ns)),
+    ("cellwright_cell_batch_max", "gauge", "A cell's batch limit", |cell| Some(u64::from(cell.one?.batch_max))),
     ("cellwright_cell_table_bytes", "gauge", "Maximum bytes of the tables by token of a cell that has some", |cell| {
-        Some(cell.tables.counts()?.bytes)
+        Some(cell.one?.tables.counts()?.bytes)
     }),
-    ("cellwright_cell_table_tokens", "gauge", "Tokens of the vocabularies of these tables", |cell| Some(cell.tables.counts()?.tokens)),
-    ("cellwright_cell_table_filled", "gauge", "Tokens whose results are in the tables", |cell| Some(cell.tables.counts()?.filled)),
+    ("cellwright_cell_table_tokens", "gauge", "Tokens of the vocabularies of these tables", |cell| Some(cell.one?.tables.counts()?.tokens)),
+    ("cellwright_cell_table_filled", "gauge", "Tokens whose results are in the tables", |cell| Some(cell.one?.tables.counts()?.filled)),
 ];
 
-fn models(page: &mut Page, models: &[ModelFigures]) {
+fn models(page: &mut Page, models: &[Cow<'_, ModelFigures>]) {
     for (name, kind, help, value) in OF_MODELS {
         page.family(name, kind, help);
         for model in models {
@@ -121,7 +267,7 @@ fn models(page: &mut Page, models: &[ModelFigures]) {
     }
 }
 
-fn shed(page: &mut Page, models: &[ModelFigures], early: &[(TenantName, &'static str, u64)]) {
+fn shed(page: &mut Page, models: &[Cow<'_, ModelFigures>], early: &[(TenantName, &'static str, u64)]) {
     const NAME: &str = "cellwright_shed";
     page.family(NAME, "counter", "Calls refused for load, and what was refused for load before it came to a model, by kind");
     for model in models {
@@ -136,7 +282,7 @@ fn labels_of(model: &ModelFigures) -> [Label<'_>; 3] {
     [("model", &model.name), ("version", &model.version), ("tenant", &model.tenant)]
 }
 
-fn latencies(page: &mut Page, models: &[ModelFigures]) {
+fn latencies(page: &mut Page, models: &[Cow<'_, ModelFigures>]) {
     const NAME: &str = "cellwright_request_duration_seconds";
     page.family(NAME, "histogram", "Time of answered calls");
     for model in models {
@@ -164,33 +310,23 @@ fn histogram<B: Display>(page: &mut Page, name: &str, labels: &[(&str, &dyn Disp
     page.sample(&format!("{name}_count"), labels, sum);
 }
 
-fn cells(page: &mut Page, models: &[ModelFigures]) {
+fn cells(page: &mut Page, cells: &[CellSeries<'_>]) {
     const BATCH: &str = "cellwright_batch_rows";
     page.family(
         BATCH,
         "histogram",
         "Nodes in a batch of a cell's type since it was loaded; models and versions that share the type share its batches",
     );
-    for model in models {
-        for cell in &model.cells {
-            let labels = labels_of_cell(model, cell);
-            histogram(page, BATCH, &labels, cell.batches());
-            page.sample(&format!("{BATCH}_sum"), &labels, cell.counters.rows.load(Ordering::Relaxed));
-        }
+    for cell in cells {
+        histogram(page, BATCH, &cell.labels(), cell.batches.iter().copied());
+        page.sample(&format!("{BATCH}_sum"), &cell.labels(), cell.rows);
     }
     for (name, kind, help, value) in OF_CELLS {
         page.family(name, kind, help);
-        for model in models {
-            for (cell, value) in model.cells.iter().filter_map(|cell| Some((cell, value(cell)?))) {
-                page.sample(name, &labels_of_cell(model, cell), value);
-            }
+        for (cell, value) in cells.iter().filter_map(|cell| Some((cell, value(cell)?))) {
+            page.sample(name, &cell.labels(), value);
         }
     }
-}
-
-fn labels_of_cell<'a>(model: &'a ModelFigures, cell: &'a CellFigures) -> [Label<'a>; 5] {
-    let [name, version, tenant] = labels_of(model);
-    [name, version, tenant, ("cell", &cell.name), ("type", &cell.key)]
 }
 
 fn engine(page: &mut Page, figures: &Figures) {
@@ -227,6 +363,10 @@ fn http(page: &mut Page, server: &HttpFigures) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use cellwright_gate::figures::CallFiguresView;
+
     use super::*;
 
     #[test]
@@ -241,5 +381,46 @@ mod tests {
              h_bucket{name=\"a\\\"b\\\\c\\nd\",le=\"+Inf\"} 9\n\
              h_count{name=\"a\\\"b\\\\c\\nd\"} 9\n"
         );
+    }
+
+    fn version(name: &str, version: u64, cells: &[&str]) -> ModelFigures {
+        let cell = |name: &&str| CellFigures {
+            name: (*name).to_owned(),
+            key: (*name).to_owned(),
+            batch_max: 1,
+            counters: Arc::default(),
+            tables: Default::default(),
+        };
+        let calls = CallFiguresView { requests: 1, ..CallFiguresView::default() };
+        ModelFigures {
+            tenant: TenantName::default_tenant(),
+            name: name.to_owned(),
+            version,
+            in_flight: 0,
+            queued: 0,
+            calls,
+            device: Default::default(),
+            cells: cells.iter().map(cell).collect(),
+        }
+    }
+
+    #[test]
+    fn the_newest_versions_of_a_tenant_have_series_of_their_own_and_the_rest_is_summed() {
+        let models: Vec<_> = (1..=2).flat_map(|model| (1..=3).map(move |number| version(&format!("m{model}"), number, &[]))).collect();
+        let mut shown = Shown::default();
+        shown.add_tenant(&models.iter().collect::<Vec<_>>(), 3);
+        let said: Vec<_> = shown.models.iter().map(|model| (model.name.as_str(), model.version, model.calls.requests)).collect();
+        assert_eq!(said, [("m1", 2, 1), ("m1", 3, 1), ("m2", 3, 1), (OTHER, OTHER_VERSION, 3)]);
+    }
+
+    #[test]
+    fn cells_have_short_labels_and_a_type_is_counted_once() {
+        let long = "\"".repeat(LABEL_MAX + 1);
+        let models = [version("m", 1, &["a", "b", &long, "c~9", "d", "e"]), version("n", 1, &["e"])];
+        let mut shown = Shown::default();
+        shown.add_tenant(&models.iter().collect::<Vec<_>>(), 1);
+        let labels: Vec<_> = shown.cells.iter().map(|series| &*series.cell).collect();
+        assert_eq!(labels, ["a", "b", &format!("{}~2", "\"".repeat(LABEL_CUT)), "c~9~3", OTHER]);
+        assert!(shown.cells[4].one.is_none() && shown.cells[4].model == OTHER);
     }
 }

@@ -138,12 +138,18 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        match error {
+        match &error {
             Error::Unauthenticated(sentence) => {
-                Self::with_status(StatusCode::UNAUTHORIZED, sentence).header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+                Self::with_status(StatusCode::UNAUTHORIZED, *sentence).header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
             }
-            Error::Forbidden(sentence) => Self::with_status(StatusCode::FORBIDDEN, sentence),
-            error => Self::new(error.kind(), error),
+            Error::Forbidden(sentence) => Self::with_status(StatusCode::FORBIDDEN, sentence.clone()),
+            // What the system or the database said of it is for the log.
+            Error::Registry(cause) if error.kind() == ErrorKind::Full => {
+                let mut refusal = Self::new(ErrorKind::Full, cause);
+                refusal.0.detail = Some(error.to_string());
+                refusal
+            }
+            _ => Self::new(error.kind(), error),
         }
     }
 }

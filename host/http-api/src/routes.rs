@@ -14,10 +14,12 @@ mod upload;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{delete, get, post, put};
-use cellwright_gate::{Ask, Deployed};
+use bytes::Bytes;
+use cellwright_gate::{Ask, Deployed, Platform, RequestShare};
 use cellwright_registry::ModelName;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::request::Parts;
@@ -27,6 +29,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::body::announced;
+use crate::held;
 use crate::refusal::Refusal;
 
 pub(crate) fn router(app: &Arc<App>) -> Router {
@@ -76,6 +79,12 @@ fn administration() -> Router<Arc<App>> {
         .route("/v1/tenants/{tenant}", get(admin::tenants::one).merge(put(admin::tenants::set)).delete(admin::tenants::delete))
         .route("/v1/keys", get(admin::keys::list).post(admin::keys::create))
         .route("/v1/keys/{key}", delete(admin::keys::revoke))
+}
+
+/// The paths of health probes alone.
+pub(crate) fn health(app: &Arc<App>) -> Router {
+    let router = Router::new().route("/v2/health/live", get(health::live)).route("/v2/health/ready", get(health::ready));
+    router.fallback(no_such_path).method_not_allowed_fallback(no_such_method).with_state(app.clone())
 }
 
 async fn no_such_path(method: Method, uri: Uri) -> Response {
@@ -177,6 +186,23 @@ fn json(status: StatusCode, message: &impl Serialize) -> Result<Response, Refusa
 
 fn ok(message: &impl Serialize) -> Result<Response, Refusal> {
     json(StatusCode::OK, message)
+}
+
+/// An answer that may be long. The share of its tenant holds it until it has been sent.
+fn long(mut share: RequestShare, content_type: &'static str, bytes: Bytes) -> Result<Response, Refusal> {
+    share.hold(bytes.len())?;
+    Ok(([(CONTENT_TYPE, content_type)], Body::from(held::bytes(share, bytes))).into_response())
+}
+
+/// A long answer in JSON to what is looked up for a caller, in its tenant's turn, on a thread that may block.
+async fn look_up<T: Serialize + Send + 'static>(
+    app: &Arc<App>,
+    caller: Caller,
+    finds: impl FnOnce(&Platform, Caller) -> Result<T, Refusal> + Send + 'static,
+) -> Result<Response, Refusal> {
+    let (tenant, share) = (caller.tenant.clone(), app.gate.share(&caller.tenant));
+    let written = app.gate.listing(&tenant, move |platform| serde_json::to_vec(&finds(platform, caller)?).map_err(Refusal::internal));
+    long(share, "application/json", written.await?.into())
 }
 
 /// Done, and there is nothing to say.

@@ -2,27 +2,32 @@
 
 pub(crate) mod activity;
 mod connection;
+mod places;
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cellwright_gate::{Gate, Limit};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::limits::Limits;
 use crate::tls::{TlsError, TlsFiles};
 use crate::{descriptors, routes};
+use activity::Activity;
 use connection::Connection;
+use places::{Place, Places};
 
 /// Connections that may wait to be accepted; more are left to try again by themselves. The system may allow fewer.
 const BACKLOG: u32 = 1024;
+/// Connections of health probes.
+const HEALTH_CONNECTIONS_MAX: usize = 64;
 /// Descriptors that are left to the rest of the process.
 const DESCRIPTORS_BESIDE: u64 = 512;
 /// After an error of accepting: most often there are no descriptors left, and some must be closed first.
@@ -37,6 +42,8 @@ const KILLED_MAX: Duration = Duration::from_secs(1);
 pub struct ServerOptions {
     /// Where to listen; port 0 is any that is free.
     pub addresses: Vec<SocketAddr>,
+    /// Where to listen for health probes alone, without TLS.
+    pub health: Option<SocketAddr>,
     /// A certificate, to speak TLS and nothing else.
     pub tls: Option<TlsFiles>,
     /// What clients may use.
@@ -69,6 +76,7 @@ pub enum BindError {
 pub struct Server {
     app: Arc<App>,
     listeners: Vec<TcpListener>,
+    health: Option<TcpListener>,
     addresses: Vec<SocketAddr>,
     tls: Option<TlsAcceptor>,
 }
@@ -118,12 +126,13 @@ impl Server {
             if app.gate.is_keyless() && !address.ip().is_loopback() {
                 return Err(BindError::NoKeys(address));
             }
-            let listener = listen(address).map_err(|cause| BindError::Address { address, cause })?;
+            let listener = listen(address)?;
             addresses.push(listener.local_addr().map_err(|cause| BindError::Address { address, cause })?);
             listeners.push(listener);
         }
+        let health = options.health.map(listen).transpose()?;
         let tls = options.tls.map(|files| files.acceptor()).transpose()?;
-        Ok(Self { app, listeners, addresses, tls })
+        Ok(Self { app, listeners, health, addresses, tls })
     }
 
     /// Where it listens.
@@ -132,22 +141,27 @@ impl Server {
         &self.addresses
     }
 
+    /// Where it listens for health probes alone.
+    #[must_use]
+    pub fn health_address(&self) -> Option<SocketAddr> {
+        self.health.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
     /// Answers until `stop` ends. Then says for the delay that it is not ready, and goes on answering, once on each connection. After that it takes no
     /// more connections than had been made, and finishes what has begun, within the limit for that. Gives whether every request whose head had come was
     /// answered, or left by its client. Connections without one are not waited for.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> bool {
         let (phase, _) = watch::channel(Phase::Serving);
-        let permits = Arc::new(Semaphore::new(self.app.limits.connections_max));
+        let start = |listener, router, tls, places| {
+            let acceptor = Acceptor { app: self.app.clone(), router, tls, places, phase: phase.subscribe(), told: None };
+            drop(tokio::spawn(acceptor.run(listener)));
+        };
+        let places = Places::new(self.app.limits.connections_max, self.app.limits.address_connections_max);
         for listener in self.listeners {
-            let acceptor = Acceptor {
-                app: self.app.clone(),
-                router: routes::router(&self.app),
-                tls: self.tls.clone(),
-                permits: permits.clone(),
-                phase: phase.subscribe(),
-                told_full: None,
-            };
-            tokio::spawn(acceptor.run(listener));
+            start(listener, routes::router(&self.app), self.tls.clone(), places.clone());
+        }
+        if let Some(listener) = self.health {
+            start(listener, routes::health(&self.app), None, Places::new(HEALTH_CONNECTIONS_MAX, HEALTH_CONNECTIONS_MAX));
         }
         stop.await;
         self.app.gate.mark_stopping();
@@ -175,9 +189,10 @@ struct Acceptor {
     app: Arc<App>,
     router: axum::Router,
     tls: Option<TlsAcceptor>,
-    permits: Arc<Semaphore>,
+    places: Arc<Places>,
     phase: watch::Receiver<Phase>,
-    told_full: Option<Instant>,
+    /// When it was last told that connections wait, or were refused.
+    told: Option<Instant>,
 }
 
 impl Acceptor {
@@ -188,7 +203,7 @@ impl Acceptor {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => self.admit(stream).await,
+                Ok((stream, peer)) => self.admit(stream, peer.ip()).await,
                 Err(cause) => pause(&cause).await,
             }
         }
@@ -196,44 +211,45 @@ impl Acceptor {
         let Ok(listener) = listener.into_std() else { return };
         // A client that goes on connecting does not keep the server.
         for _ in 0..BACKLOG {
-            match listener.accept().and_then(|(stream, _)| {
+            match listener.accept().and_then(|(stream, peer)| {
                 stream.set_nonblocking(true)?;
-                TcpStream::from_std(stream)
+                Ok((TcpStream::from_std(stream)?, peer))
             }) {
-                Ok(stream) => self.admit(stream).await,
+                Ok((stream, peer)) => self.admit(stream, peer.ip()).await,
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return,
                 Err(cause) => pause(&cause).await,
             }
         }
     }
 
-    async fn admit(&mut self, stream: TcpStream) {
+    async fn admit(&mut self, stream: TcpStream, address: IpAddr) {
         // Beyond the limit one waits here, the others in the listener's queue.
-        if self.permits.available_permits() == 0 {
-            self.say_full();
+        if self.places.are_taken() {
+            self.tell(Limit::Connections, address);
         }
-        let permit = tokio::select! {
+        let (places, activity) = (self.places.clone(), Activity::new());
+        let place = tokio::select! {
             _ = self.phase.wait_for(|phase| *phase == Phase::Killed) => Err(()),
-            permit = self.permits.clone().acquire_owned() => permit.map_err(drop),
+            place = places.take(address, &activity) => Ok(place),
         };
-        match permit {
-            Ok(permit) => self.connect(stream, permit),
+        match place {
+            Ok(Some(place)) => self.connect(stream, activity, place),
+            Ok(None) => self.tell(Limit::AddressConnections, address),
             // Its request may have come.
             Err(()) => self.app.cut_off.store(true, Ordering::Release),
         }
     }
 
-    fn say_full(&mut self) {
-        if self.told_full.is_none_or(|told| told.elapsed() >= FULL_TOLD) {
-            self.told_full = Some(Instant::now());
-            let connections = self.app.limits.connections_max;
-            tracing::warn!(connections, "{}", Limit::Connections.row().sentence);
+    fn tell(&mut self, limit: Limit, address: IpAddr) {
+        if self.told.is_none_or(|told| told.elapsed() >= FULL_TOLD) {
+            self.told = Some(Instant::now());
+            tracing::warn!(%address, "{}", limit.row().sentence);
         }
     }
 
-    fn connect(&self, stream: TcpStream, permit: OwnedSemaphorePermit) {
+    fn connect(&self, stream: TcpStream, activity: Arc<Activity>, place: Place) {
         let _ = stream.set_nodelay(true);
-        let connection = Connection::new(self.app.clone(), self.router.clone(), self.phase.clone(), permit);
+        let connection = Connection::new(self.app.clone(), self.router.clone(), self.phase.clone(), (activity, place));
         match self.tls.clone() {
             None => drop(tokio::spawn(connection.run(stream))),
             Some(tls) => drop(tokio::spawn(connection.run_tls(tls, stream))),
@@ -247,10 +263,13 @@ async fn pause(cause: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A server that starts again need not wait until the connections of the one before are forgotten.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+fn listen(address: SocketAddr) -> Result<TcpListener, BindError> {
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // A server that starts again need not wait until the connections of the one before are forgotten.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|cause| BindError::Address { address, cause })
 }

@@ -1,17 +1,27 @@
-//! HTTP/2's streams, each of which has to be read: a client that opens no window for an answer does not keep it for ever.
+//! HTTP/2's streams, each of which has to be read: a client that opens no window for an answer does
+//! not keep it for ever.
 //!
-//! Whether a connection's socket takes bytes says nothing of one stream, and hyper has no time limit for those. So each stream runs
-//! beside a clock that ends it, and the answer tells the clock when it waits for the client and when the client waits for it.
+//! Whether a connection's socket takes bytes says nothing of one stream, and hyper has no time limit
+//! for those. So each stream runs beside a clock that ends it. The answer tells the clock when it
+//! waits for the client and when the client waits for it.
+//!
+//! A stream takes some kilobytes. Where an address, or all of them, have more streams than they may,
+//! those that wait for their clients are reset: first those whose request had no valid key, of them
+//! those that wait longest.
 
+use std::collections::HashMap;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::lent::AnswerGuard;
@@ -25,18 +35,31 @@ tokio::task_local! {
 
 /// Since when an answer waits to be read.
 #[derive(Debug, Default)]
-struct Progress(Mutex<Option<Instant>>);
+struct Progress {
+    waits_since: Mutex<Option<Instant>>,
+    /// Its request had a valid key.
+    has_key: AtomicBool,
+    reset: Notify,
+}
+
+/// The request of this stream has a valid key.
+pub(crate) fn note_key() {
+    let _ = PROGRESS.try_with(|progress| progress.has_key.store(true, Ordering::Relaxed));
+}
 
 impl Progress {
     fn set(&self, waits_since: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = waits_since;
+        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner) = waits_since;
+    }
+
+    fn waits_since(&self) -> Option<Instant> {
+        *self.waits_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the answer has waited for so long.
     async fn stands_still(&self, limit: Duration) {
         loop {
-            let waits_since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let left = waits_since.map_or(limit, |since| limit.saturating_sub(since.elapsed()));
+            let left = self.waits_since().map_or(limit, |since| limit.saturating_sub(since.elapsed()));
             if left.is_zero() {
                 return;
             }
@@ -45,9 +68,113 @@ impl Progress {
     }
 }
 
+/// How many streams there may be before some are reset.
+#[derive(Clone, Copy, Debug)]
+struct StreamsMax {
+    /// That wait for their clients and had no key.
+    without_key: usize,
+    all: usize,
+}
+
+const OF_ADDRESS: StreamsMax = StreamsMax { without_key: 64, all: 4096 };
+const OF_PROCESS: StreamsMax = StreamsMax { without_key: 1024, all: 16_384 };
+/// A stream that has waited for less is not reset.
+const STANDS_MIN: Duration = Duration::from_millis(100);
+/// How often streams are gone through.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The streams that are open.
+#[derive(Debug, Default)]
+pub(crate) struct OpenStreams(Mutex<ByAddress>);
+
+#[derive(Debug, Default)]
+struct ByAddress {
+    addresses: HashMap<IpAddr, OfAddress>,
+    all: usize,
+    next: u64,
+    looked: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct OfAddress {
+    streams: HashMap<u64, Arc<Progress>>,
+    looked: Option<Instant>,
+}
+
+/// A stream of an address, counted until this is dropped.
+struct Counted {
+    open: Arc<OpenStreams>,
+    address: IpAddr,
+    number: u64,
+}
+
+/// Whether it is time to look again.
+fn is_due(looked: &mut Option<Instant>) -> bool {
+    let due = looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY);
+    if due {
+        *looked = Some(Instant::now());
+    }
+    due
+}
+
+impl StreamsMax {
+    /// Resets streams that stand still, where there are more than may be.
+    fn keep<'a>(self, count: usize, streams: impl Iterator<Item = &'a Arc<Progress>>) {
+        let stands = |progress: &'a Arc<Progress>| {
+            let since = progress.waits_since().filter(|since| since.elapsed() >= STANDS_MIN)?;
+            Some((progress.has_key.load(Ordering::Relaxed), since, progress))
+        };
+        let mut stand: Vec<_> = streams.filter_map(stands).collect();
+        stand.sort_unstable_by_key(|(has_key, since, _)| (*has_key, *since));
+        let without_key = stand.iter().take_while(|(has_key, ..)| !has_key).count();
+        // Some more than need be, so that this is seldom done.
+        let excess = |count: usize, max: usize| if count > max { count - max * 3 / 4 } else { 0 };
+        let reset = excess(without_key, self.without_key).max(excess(count, self.all));
+        stand.into_iter().take(reset).for_each(|(.., progress)| progress.reset.notify_one());
+    }
+}
+
+impl OpenStreams {
+    fn enter(self: &Arc<Self>, address: IpAddr, progress: Arc<Progress>) -> Counted {
+        let mut open = self.lock();
+        open.next += 1;
+        open.all += 1;
+        let (number, all) = (open.next, open.all);
+        let own = open.addresses.entry(address).or_default();
+        own.streams.insert(number, progress);
+        if own.streams.len() > OF_ADDRESS.without_key && is_due(&mut own.looked) {
+            OF_ADDRESS.keep(own.streams.len(), own.streams.values());
+        }
+        if all > OF_PROCESS.without_key && is_due(&mut open.looked) {
+            OF_PROCESS.keep(all, open.addresses.values().flat_map(|own| own.streams.values()));
+        }
+        Counted { open: self.clone(), address, number }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ByAddress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut open = self.open.lock();
+        open.all -= 1;
+        if let Some(own) = open.addresses.get_mut(&self.address) {
+            own.streams.remove(&self.number);
+            if own.streams.is_empty() {
+                open.addresses.remove(&self.address);
+            }
+        }
+    }
+}
+
 /// Runs each stream of a connection as a task of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Streams {
+    pub(crate) open: Arc<OpenStreams>,
+    /// The client's.
+    pub(crate) address: IpAddr,
     /// How long a client may leave an answer unread.
     pub(crate) unread_max: Duration,
 }
@@ -60,11 +187,14 @@ where
         let unread_max = self.unread_max;
         let progress = Arc::new(Progress::default());
         let watched = progress.clone();
+        let counted = self.open.enter(self.address, progress.clone());
         let run = async move {
+            let _counted = counted;
             tokio::select! {
                 biased;
                 _ = stream => {}
                 () = watched.stands_still(unread_max) => tracing::debug!("a stream was closed: its client does not read the answer"),
+                () = watched.reset.notified() => tracing::debug!("a stream was closed: its client reads none of too many answers"),
             }
         };
         drop(tokio::spawn(PROGRESS.scope(progress, run)));
@@ -121,5 +251,61 @@ impl http_body::Body for Watched {
             hint.set_upper(upper.saturating_add(left));
         }
         hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Streams of an address, of which the first have waited for so long, with or without a key.
+    fn streams(open: &Arc<OpenStreams>, last: u8, kinds: &[(usize, bool)]) -> Vec<(Arc<Progress>, Counted)> {
+        let before = Instant::now().checked_sub(STANDS_MIN).expect("the machine has run for a while");
+        let kinds = kinds.iter().flat_map(|(count, has_key)| std::iter::repeat_n(*has_key, *count));
+        let enter = |has_key| {
+            let progress = Arc::new(Progress::default());
+            progress.has_key.store(has_key, Ordering::Relaxed);
+            progress.set(Some(before));
+            (progress.clone(), open.enter([10, 0, 0, last].into(), progress))
+        };
+        kinds.map(enter).collect()
+    }
+
+    async fn are_reset(streams: &[(Arc<Progress>, Counted)]) -> usize {
+        let mut count = 0;
+        for (progress, _) in streams {
+            count += usize::from(tokio::time::timeout(Duration::ZERO, progress.reset.notified()).await.is_ok());
+        }
+        count
+    }
+
+    fn look_again(open: &OpenStreams) {
+        let mut open = open.lock();
+        open.looked = None;
+        open.addresses.values_mut().for_each(|own| own.looked = None);
+    }
+
+    #[tokio::test]
+    async fn streams_without_a_key_are_reset_first_and_only_of_who_has_too_many() {
+        let open = Arc::new(OpenStreams::default());
+        let others = streams(&open, 1, &[(OF_ADDRESS.without_key, false)]);
+        let own = streams(&open, 2, &[(OF_ADDRESS.without_key, true), (OF_ADDRESS.without_key, false)]);
+        look_again(&open);
+        let more = streams(&open, 2, &[(1, false)]);
+        assert_eq!(are_reset(&others).await, 0);
+        assert_eq!(are_reset(&own[..OF_ADDRESS.without_key]).await, 0, "those with a key");
+        assert_eq!(are_reset(&own).await, OF_ADDRESS.without_key / 4 + 1);
+        drop((others, own, more));
+        assert!(open.lock().addresses.is_empty() && open.lock().all == 0);
+    }
+
+    #[tokio::test]
+    async fn what_its_client_reads_is_not_reset() {
+        let open = Arc::new(OpenStreams::default());
+        let own = streams(&open, 1, &[(OF_ADDRESS.all, false)]);
+        own.iter().for_each(|(progress, _)| progress.set(None));
+        look_again(&open);
+        let _more = streams(&open, 1, &[(1, false)]);
+        assert_eq!(are_reset(&own).await, 0);
     }
 }

@@ -133,7 +133,7 @@ pub enum RegistryError {
     )]
     FirstKey,
     /// A label that cannot be listed.
-    #[error("a key's label has at most {LABEL_CHARACTERS_MAX} characters and no control characters")]
+    #[error("a key's label has at most {LABEL_CHARACTERS_MAX} characters, and none that controls the text or its direction")]
     Label,
     /// A report that would bloat every list.
     #[error("a version's report has {bytes} bytes, more than {REPORT_BYTES_MAX}")]
@@ -175,7 +175,7 @@ pub enum RegistryError {
         /// Why not.
         source: io::Error,
     },
-    /// A file that is not what was uploaded.
+    /// A file that is not what was uploaded, or is gone.
     #[error("`{path}` is damaged where it is stored: its bytes are not those that were uploaded; push the bundle again")]
     Damaged {
         /// Where it stands in the bundle.
@@ -220,13 +220,14 @@ impl RegistryError {
             | Self::TenantBuiltIn(_)
             | Self::VersionActive { .. }
             | Self::NothingToRollBack(_)
+            | Self::Damaged { .. }
             | Self::FirstKey => ErrorKind::Conflict,
             Self::Name(_) | Self::Settings(_) | Self::Files(_) | Self::NoScopes | Self::Label | Self::ReportTooLarge { .. } => {
                 ErrorKind::Invalid
             }
             Self::Quota { .. } => ErrorKind::Quota,
             Self::Full { .. } | Self::DatabaseFull(_) | Self::DatabaseRefused(_) => ErrorKind::Full,
-            Self::Io { .. } | Self::Damaged { .. } | Self::Database(_) | Self::Odd(_) | Self::Random(_) => ErrorKind::Internal,
+            Self::Io { .. } | Self::Database(_) | Self::Odd(_) | Self::Random(_) => ErrorKind::Internal,
         }
     }
 

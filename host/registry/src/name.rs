@@ -121,6 +121,11 @@ impl TenantName {
     }
 }
 
+/// Whether a character controls the text around it, or its direction: a name with one is not read as it is written.
+pub(crate) fn is_hidden(character: char) -> bool {
+    matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') || character.is_control()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

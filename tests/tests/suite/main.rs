@@ -1,6 +1,7 @@
 //! The tests that need several crates, and the built programs.
 
 mod architecture;
+mod attacks;
 mod cli;
 mod cuda;
 mod end_to_end;

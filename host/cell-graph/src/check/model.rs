@@ -37,7 +37,7 @@ pub enum ModelError {
     NoName { what: &'static str },
     #[error("the name `{name}` of one of the {what} has {bytes} bytes, more than the limit of {limit}")]
     LongName { what: &'static str, name: String, bytes: usize, limit: usize },
-    #[error("the name {name:?} of one of the {what} has a control character")]
+    #[error("the name {name:?} of one of the {what} has a character that controls the text or its direction")]
     ControlCharacter { what: &'static str, name: String },
     #[error("tensor `{name}` has {rank} dimensions, more than the limit of {limit}")]
     Rank { name: String, rank: usize, limit: usize },
@@ -96,13 +96,19 @@ fn check_count(what: &'static str, count: usize, limit: usize) -> Result<(), Mod
     if (1..=limit).contains(&count) { Ok(()) } else { Err(ModelError::Count { what, count, limit }) }
 }
 
+/// Whether a character controls the text around it, or its direction: a name with one is not read as it is written.
+#[must_use]
+pub fn is_hidden(character: char) -> bool {
+    matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') || character.is_control()
+}
+
 fn check_names<'a>(what: &'static str, names: impl Iterator<Item = &'a str>) -> Result<(), ModelError> {
     let mut seen = BTreeSet::new();
     for name in names {
         if name.is_empty() {
             return Err(ModelError::NoName { what });
         }
-        if name.contains(char::is_control) {
+        if name.contains(is_hidden) {
             return Err(ModelError::ControlCharacter { what, name: short(name) });
         }
         if name.len() > NAME_BYTES_MAX {

@@ -43,6 +43,9 @@ pub(crate) struct ServeArguments {
     /// Address and port to listen on, or `localhost:PORT`; separate several by commas [default: 127.0.0.1:8000]
     #[arg(long, env = "CELLWRIGHT_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) listen: Option<Vec<ListenAddress>>,
+    /// Address and port for health probes alone, which find a place however many clients there are [default: none]
+    #[arg(long, env = "CELLWRIGHT_HEALTH", value_name = "ADDRESS")]
+    pub(crate) health: Option<ListenAddress>,
     /// Folder for models, tenants and keys [default: the user's data folder]
     #[arg(long, env = "CELLWRIGHT_DATA", value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
@@ -68,6 +71,9 @@ pub(crate) struct ServeArguments {
     /// Maximum number of open connections [default: 16384]
     #[arg(long, env = "CELLWRIGHT_CONNECTIONS_MAX", value_name = "N", value_parser = one_or_more)]
     pub(crate) connections_max: Option<usize>,
+    /// Maximum number of open connections of one address; 0: no bound, as behind a proxy [default: half of all]
+    #[arg(long, env = "CELLWRIGHT_ADDRESS_CONNECTIONS_MAX", value_name = "N")]
+    pub(crate) address_connections_max: Option<usize>,
     /// Maximum bytes of a request's body [default: 64 MiB]
     #[arg(long, env = "CELLWRIGHT_BODY_BYTES_MAX", value_name = "BYTES", value_parser = one_or_more)]
     pub(crate) body_bytes_max: Option<usize>,

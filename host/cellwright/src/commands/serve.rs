@@ -150,6 +150,10 @@ pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
     let time = |setting: &Setting<u64>| Duration::from_secs(setting.value.min(SECONDS_MAX));
     let limits = Limits {
         connections_max: settings.connections_max.value,
+        address_connections_max: match settings.address_connections_max.value {
+            0 => usize::MAX,
+            max => max,
+        },
         idle_timeout: time(&settings.idle_seconds),
         header_timeout: time(&settings.header_seconds),
         body_grace: time(&settings.body_seconds),
@@ -158,7 +162,8 @@ pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
         drain: time(&settings.drain_seconds),
         ..Limits::default()
     };
-    ServerOptions { addresses: settings.listen.value.iter().map(|address| address.0).collect(), tls, limits }
+    let addresses = settings.listen.value.iter().map(|address| address.0).collect();
+    ServerOptions { addresses, health: settings.health.value.map(|address| address.0), tls, limits }
 }
 
 /// Writes a line to standard error. A closed pipe or a full disk must not stop the server.
@@ -170,6 +175,9 @@ fn announce(server: &Server, settings: &Settings) {
     let scheme = scheme(settings);
     for address in server.addresses() {
         say(&format!("listening on {scheme}://{address} (documentation: {scheme}://{address}/docs)"));
+    }
+    if let Some(address) = server.health_address() {
+        say(&format!("listening for health probes on http://{address}"));
     }
 }
 

@@ -143,6 +143,12 @@ pub(super) struct Registry {
     models: Vec<Option<Arc<LoadedModel>>>,
 }
 
+impl Registry {
+    fn has_models_of(&self, tenant: u32) -> bool {
+        self.models.iter().flatten().any(|model| model.tenant == tenant)
+    }
+}
+
 /// Models that this process has loaded so far, whichever of its engines.
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
@@ -178,7 +184,7 @@ impl Engine {
         let indices = cells.iter().map(|cell| cell.cell_type).collect();
         let counters = Arc::new(ModelCounters::new(spec.charged.clone()));
         let load = LOADS.fetch_add(1, Ordering::Relaxed);
-        let model = Arc::new(LoadedModel { id, load, name: spec.name.clone(), cells, indices, counters });
+        let model = Arc::new(LoadedModel { id, load, name: spec.name.clone(), tenant: spec.tenant, cells, indices, counters });
         let up = ToCore::ModelUp { info: Arc::new(model_info(spec, &model)), model: model.clone() };
         if self.inbox.send(up).is_err() {
             self.release(&mut registry.types, &model.cells);
@@ -188,6 +194,7 @@ impl Engine {
             registry.models.push(None);
         }
         registry.models[index] = Some(model.clone());
+        self.handles.set_weight(spec.tenant, spec.weight);
         Ok(model)
     }
 
@@ -210,6 +217,9 @@ impl Engine {
             // Of several who unload it at the same time the first gets here while it still has its place.
             if registry.models[model.id.index()].take_if(|known| Arc::ptr_eq(known, model)).is_some() {
                 self.release(&mut registry.types, &model.cells);
+                if !registry.has_models_of(model.tenant) {
+                    self.handles.set_weight(model.tenant, 0);
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What can be seen of a platform from outside: which models serve, and how they fare.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -55,6 +56,16 @@ pub struct Figures {
     pub models: Vec<ModelFigures>,
     /// The engine.
     pub engine: Snapshot,
+}
+
+impl AddAssign<&Self> for ModelFigures {
+    /// Adds what other versions have done. Its cells stay.
+    fn add_assign(&mut self, other: &Self) {
+        self.in_flight += other.in_flight;
+        self.queued += other.queued;
+        self.calls += &other.calls;
+        self.device = self.device.plus(other.device);
+    }
 }
 
 impl ModelFigures {

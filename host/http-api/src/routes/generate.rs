@@ -9,9 +9,10 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use cellwright_cell_graph::Description;
-use cellwright_gate::Permit;
+use cellwright_gate::{Permit, RequestShare};
 use cellwright_protocol::messages::ErrorBody;
 use cellwright_protocol::{InferRequest, InferResponse, RequestOptions};
+use cellwright_registry::TenantName;
 use cellwright_serving::{Answer, Delivery, Item};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
@@ -91,13 +92,13 @@ pub(super) async fn stream(
         let answer = asked.permit.call(&app.gate, call).await?;
         // Until the first event an error is a status.
         let first = match answer.next().await {
-            Some(item) => event_of(&labels, item)?,
+            Some(item) => event_of(labels.clone(), item, app.gate.share(&caller.tenant)).await?,
             None => None,
         };
         Ok((answer, first))
     };
     let (answer, first) = began.await.map_err(|refusal: Refusal| refusal.of_request(id.as_deref()))?;
-    let events = Events { first, answer, labels, exchange, over: false };
+    let events = Events { app, tenant: caller.tenant.clone(), first, answer, making: None, labels, exchange, over: false };
     let mut response = Response::new(Body::new(events));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -106,10 +107,16 @@ pub(super) async fn stream(
     Ok(response)
 }
 
+type Making = Pin<Box<dyn Future<Output = Result<Option<Bytes>, Refusal>> + Send>>;
+
 /// An answer as server-sent events. The connection drops it when the client goes away, which cancels the request.
 struct Events {
+    app: Arc<App>,
+    tenant: TenantName,
     first: Option<Bytes>,
     answer: Answer,
+    /// The next event while it is written.
+    making: Option<Making>,
     labels: InferResponse,
     exchange: ExchangeId,
     over: bool,
@@ -123,17 +130,20 @@ impl http_body::Body for Events {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        if self.over {
-            return Poll::Ready(None);
-        }
-        let Poll::Ready(item) = self.answer.poll_next(context) else { return Poll::Pending };
-        let event = match item {
-            Some(item) => {
-                self.over |= matches!(item, Item::End(..));
-                event_of(&self.labels, item)
+        if self.making.is_none() {
+            if self.over {
+                return Poll::Ready(None);
             }
-            None => Ok(None),
-        };
+            let Poll::Ready(item) = self.answer.poll_next(context) else { return Poll::Pending };
+            let Some(item) = item else {
+                self.over = true;
+                return Poll::Ready(None);
+            };
+            self.over |= matches!(item, Item::End(..));
+            self.making = Some(Box::pin(event_of(self.labels.clone(), item, self.app.gate.share(&self.tenant))));
+        }
+        let Some(Poll::Ready(event)) = self.making.as_mut().map(|making| making.as_mut().poll(context)) else { return Poll::Pending };
+        self.making = None;
         let event = event.unwrap_or_else(|refusal| {
             self.over = true;
             Some(self.event_of_refusal(refusal))
@@ -152,13 +162,21 @@ impl Events {
     }
 }
 
-/// The event of an item; none at an end without outputs that were not streamed.
-fn event_of(labels: &InferResponse, item: Item) -> Result<Option<Bytes>, Refusal> {
-    let (response, share) = match item {
-        Item::Part(part) => (InferResponse { outputs: vec![part], ..labels.clone() }, None),
+/// The event of an item, which `share` holds until it has been sent; none at an end without outputs that were not streamed.
+async fn event_of(labels: InferResponse, item: Item, mut share: RequestShare) -> Result<Option<Bytes>, Refusal> {
+    let (response, answer) = match item {
+        Item::Part(part) => (InferResponse { outputs: vec![part], ..labels }, None),
         Item::End(result, share) => (result?, share),
     };
-    if response.outputs.is_empty() { Ok(None) } else { Ok(Some(held::bytes(share, event(&response.to_generated()?)))) }
+    if response.outputs.is_empty() {
+        return Ok(None);
+    }
+    let written = write(response, |response| {
+        let event = event(&response.to_generated()?);
+        share.hold(event.len())?;
+        Ok(held::bytes((share, answer), event))
+    });
+    written.await.map(Some)
 }
 
 /// JSON has no line breaks of its own, so it is one line of an event.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse as _, Response};
-use http::header::CONTENT_TYPE;
+use axum::response::Response;
 
+use super::long;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::metrics;
@@ -13,9 +13,25 @@ use crate::refusal::Refusal;
 
 /// An operator sees everything, a tenant's key what is its own.
 pub(super) async fn metrics(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
-    let tenant = if caller.is_operator && !caller.named { None } else { Some(&caller.tenant) };
-    let figures = app.gate.platform().figures(tenant);
-    let server = caller.is_operator.then_some(&app.figures);
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics::text(&figures, &app.gate.shed().counts(tenant), server))
-        .into_response())
+    let tenant = if caller.is_operator && !caller.named { None } else { Some(caller.tenant.clone()) };
+    let scope = (tenant, caller.is_operator);
+    let page = match app.pages.find(&scope) {
+        Some(page) => page,
+        None => {
+            let own = app.clone();
+            let making = app.gate.listing(&caller.tenant, move |platform| {
+                // Whoever had the turn before may have made it.
+                if let Some(page) = own.pages.find(&scope) {
+                    return Ok(page);
+                }
+                let figures = platform.figures(scope.0.as_ref());
+                let server = scope.1.then_some(&own.figures);
+                let page = bytes::Bytes::from(metrics::text(&figures, &own.gate.shed().counts(scope.0.as_ref()), server));
+                own.pages.keep(scope, page.clone());
+                Ok::<_, Refusal>(page)
+            });
+            making.await?
+        }
+    };
+    long(app.gate.share(&caller.tenant), "text/plain; version=0.0.4; charset=utf-8", page)
 }

@@ -10,7 +10,7 @@ use cellwright_serving::ErrorKind;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 
-use super::{Target, ok};
+use super::{Target, look_up};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::body;
@@ -25,9 +25,11 @@ async fn optional<T: DeserializeOwned + Default>(app: &App, caller: &Caller, req
 
 pub(super) async fn index(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, Refusal> {
     let asked: IndexRequest = optional(&app, &caller, request).await?;
-    let models = app.gate.platform().index(caller.sees()).into_iter().map(|(_, entry)| entry);
-    let entries: Vec<IndexEntry> = models.filter(|entry| !asked.ready || entry.state == ModelState::Ready).collect();
-    ok(&entries)
+    look_up(&app, caller, move |platform, caller| {
+        let models = platform.index(caller.sees()).into_iter().map(|(_, entry)| entry);
+        Ok(models.filter(|entry| !asked.ready || entry.state == ModelState::Ready).collect::<Vec<IndexEntry>>())
+    })
+    .await
 }
 
 pub(super) async fn load(State(app): State<Arc<App>>, caller: Caller, target: Target, request: Request) -> Result<Response, Refusal> {

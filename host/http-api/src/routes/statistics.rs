@@ -8,27 +8,33 @@ use cellwright_gate::figures::TotalView;
 use cellwright_gate::platform::ModelFigures;
 use cellwright_protocol::messages::statistics::{BatchStatistics, Duration, InferenceStatistics, ModelStatistics, Statistics};
 
-use super::{Target, ok};
+use super::{Target, look_up};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::refusal::Refusal;
 
 pub(super) async fn all(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
-    let figures = app.gate.platform().figures(caller.sees());
-    ok(&Statistics { model_stats: figures.models.iter().map(statistics).collect() })
+    look_up(&app, caller, move |platform, caller| {
+        Ok(Statistics { model_stats: platform.figures(caller.sees()).models.iter().map(statistics).collect() })
+    })
+    .await
 }
 
 /// All versions of a model that have served, or the one that is named, whether or not it serves now.
 pub(super) async fn one(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
-    let figures = app.gate.platform().figures(Some(&caller.tenant));
-    let is_meant = |figures: &&ModelFigures| {
-        figures.name == target.model && target.version.as_ref().is_none_or(|version| *version == figures.version.to_string())
-    };
-    let model_stats: Vec<ModelStatistics> = figures.models.iter().filter(is_meant).map(statistics).collect();
-    if model_stats.is_empty() {
-        target.find(&app, &caller)?;
-    }
-    ok(&Statistics { model_stats })
+    let asked = app.clone();
+    look_up(&app, caller, move |platform, caller| {
+        let figures = platform.figures(Some(&caller.tenant));
+        let is_meant = |figures: &&ModelFigures| {
+            figures.name == target.model && target.version.as_ref().is_none_or(|version| *version == figures.version.to_string())
+        };
+        let model_stats: Vec<ModelStatistics> = figures.models.iter().filter(is_meant).map(statistics).collect();
+        if model_stats.is_empty() {
+            target.find(&asked, &caller)?;
+        }
+        Ok(Statistics { model_stats })
+    })
+    .await
 }
 
 fn statistics(figures: &ModelFigures) -> ModelStatistics {

@@ -19,6 +19,8 @@ pub(crate) struct Activity(Mutex<ConnectionState>);
 #[derive(Debug)]
 struct ConnectionState {
     under_way: usize,
+    /// A request has come.
+    has_asked: bool,
     /// When the last of them ended, or the connection began.
     ended: Instant,
     /// When the head of the next request began to come.
@@ -31,12 +33,13 @@ pub(crate) struct Active(Arc<Activity>);
 
 impl Activity {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(ConnectionState { under_way: 0, ended: Instant::now(), head_began: None })))
+        Arc::new(Self(Mutex::new(ConnectionState { under_way: 0, has_asked: false, ended: Instant::now(), head_began: None })))
     }
 
     pub(crate) fn begin(self: &Arc<Self>) -> Active {
         let mut state = self.state();
         state.under_way += 1;
+        state.has_asked = true;
         state.head_began = None;
         drop(state);
         Active(self.clone())
@@ -50,10 +53,10 @@ impl Activity {
         }
     }
 
-    /// Since when nothing is under way.
-    pub(super) fn rests_since(&self) -> Option<Instant> {
+    /// Whether a request has come, and since when nothing is under way. None: something is.
+    pub(super) fn rest(&self) -> Option<(bool, Instant)> {
         let state = self.state();
-        (state.under_way == 0).then_some(state.ended)
+        (state.under_way == 0).then_some((state.has_asked, state.ended))
     }
 
     /// Waits until nothing has been under way for so long.

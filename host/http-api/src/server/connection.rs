@@ -1,6 +1,7 @@
 //! One connection, from its first byte until it ends by itself, or is ended because nothing is under way on it or the server stops.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,15 +13,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
 use super::Phase;
 use super::activity::{Activity, Answer};
+use super::places::Place;
 use crate::app::App;
 use crate::exchange;
 use crate::io::Watched;
-use crate::limits::Limits;
 use crate::streams::Streams;
 
 const TLS_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -33,20 +34,27 @@ pub(super) struct Connection {
     app: Arc<App>,
     router: axum::Router,
     phase: watch::Receiver<Phase>,
-    _permit: OwnedSemaphorePermit,
+    activity: Arc<Activity>,
+    place: Place,
 }
 
 impl Connection {
-    pub(super) fn new(app: Arc<App>, router: axum::Router, phase: watch::Receiver<Phase>, permit: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(
+        app: Arc<App>,
+        router: axum::Router,
+        phase: watch::Receiver<Phase>,
+        (activity, place): (Arc<Activity>, Place),
+    ) -> Self {
         app.figures.accepted.fetch_add(1, Ordering::Relaxed);
         app.figures.connections.fetch_add(1, Ordering::Relaxed);
-        Self { app, router, phase, _permit: permit }
+        Self { app, router, phase, activity, place }
     }
 
     pub(super) async fn run_tls(self, tls: TlsAcceptor, stream: TcpStream) {
         let shaken = tokio::select! {
             shaken = tokio::time::timeout(TLS_HANDSHAKE_MAX, tls.accept(stream)) => shaken,
             () = self.ending() => return,
+            () = self.place.is_needed() => return,
         };
         match shaken {
             Ok(Ok(stream)) => self.run(stream).await,
@@ -57,7 +65,7 @@ impl Connection {
 
     pub(super) async fn run<S: AsyncRead + AsyncWrite + Unpin + 'static>(self, stream: S) {
         let limits = &self.app.limits;
-        let activity = Activity::new();
+        let activity = self.activity.clone();
         let stream = Watched::new(stream, self.app.clone(), activity.clone());
         // Told when an answer of HTTP/2 is the last: it says so by a frame of the connection, not by a header.
         let last = Arc::new(Notify::new());
@@ -78,13 +86,14 @@ impl Connection {
                 Ok::<_, Infallible>(answer)
             }
         });
-        let builder = protocols(limits);
+        let builder = protocols(&self.app, self.place.address());
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let ended = tokio::select! {
             ended = connection.as_mut() => Some(ended),
             () = activity.waits_for(limits.idle_timeout, limits.header_timeout) => None,
             () = last.notified() => None,
             () = self.ending() => None,
+            () = self.place.is_needed() => None,
         };
         let ended = match ended {
             Some(ended) => ended,
@@ -114,7 +123,7 @@ impl Connection {
     }
 
     fn cut_off(&self, activity: &Activity) {
-        if activity.rests_since().is_none() {
+        if activity.rest().is_none() {
             self.app.cut_off.store(true, Ordering::Release);
         }
     }
@@ -141,8 +150,9 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 /// Bytes written ahead of what an HTTP/2 client takes.
 const SEND_BUFFER_MAX: usize = 1 << 20;
 
-fn protocols(limits: &Limits) -> auto::Builder<Streams> {
-    let mut builder = auto::Builder::new(Streams { unread_max: limits.write_timeout });
+fn protocols(app: &App, address: IpAddr) -> auto::Builder<Streams> {
+    let limits = &app.limits;
+    let mut builder = auto::Builder::new(Streams { open: app.streams.clone(), address, unread_max: limits.write_timeout });
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(READ_BUFFER_MAX);
     builder
         .http2()

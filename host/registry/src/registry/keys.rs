@@ -12,7 +12,7 @@ use super::tenants::require_tenant;
 use super::{Registry, Result, Space, now_ms, unsigned};
 use crate::error::RegistryError;
 use crate::key::{Identity, Key, KeyId, NewKey, Scope, Scopes, Secret};
-use crate::name::TenantName;
+use crate::name::{TenantName, is_hidden};
 
 pub(crate) const LABEL_CHARACTERS_MAX: usize = 200;
 
@@ -81,7 +81,7 @@ impl Registry {
         if scopes.is_empty() {
             return Err(RegistryError::NoScopes);
         }
-        if label.chars().count() > LABEL_CHARACTERS_MAX || label.chars().any(char::is_control) {
+        if label.chars().count() > LABEL_CHARACTERS_MAX || label.chars().any(is_hidden) {
             return Err(RegistryError::Label);
         }
         let secret = Secret::random().map_err(RegistryError::Random)?;

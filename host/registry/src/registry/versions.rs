@@ -12,7 +12,7 @@ use crate::blob::{Blob, BlobStore};
 use crate::digest::Digest;
 use crate::error::{FilesFault, RegistryError};
 use crate::model::{Committed, NewVersion, Room, Version, VersionFile};
-use crate::name::{ModelName, TenantName};
+use crate::name::{ModelName, TenantName, is_hidden};
 
 /// Bytes that a version's report may have, as JSON. Reports are nobody's bytes, and there may be a thousand in one answer.
 pub const REPORT_BYTES_MAX: usize = 64 << 10;
@@ -299,9 +299,7 @@ fn check_files(files: &[VersionFile]) -> Result<i64, FilesFault> {
 /// Whether a file of a bundle can be called that.
 fn is_path(path: &str) -> bool {
     let is_part = |part: &str| !matches!(part, "" | "." | "..");
-    path.len() <= PATH_BYTES_MAX
-        && path.split('/').all(is_part)
-        && !path.chars().any(|character| character.is_control() || character == '\\')
+    path.len() <= PATH_BYTES_MAX && path.split('/').all(is_part) && !path.chars().any(|character| is_hidden(character) || character == '\\')
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ impl Running {
         let platform = platform_with(folder.path(), (&gate, &loading), &settings);
         let runtime = threads.enable_all().build().unwrap();
         // Nobody comes to the second one.
-        let options = ServerOptions { addresses: vec!["127.0.0.1:0".parse().unwrap(); 2], tls, limits: settings.limits };
+        let options = ServerOptions { addresses: vec!["127.0.0.1:0".parse().unwrap(); 2], tls, limits: settings.limits, health: None };
         let door = FrontDoor::new(platform.clone(), settings.bounds).unwrap();
         let server = runtime.block_on(Server::bind(options, door)).unwrap();
         let address = server.addresses()[0];

@@ -36,7 +36,11 @@ fn descriptions() {
         ),
         (
             refused(|model| model.outputs[0].name = "a\u{1b}[2J".to_owned()),
-            r#"the name "a\u{1b}[2J" of one of the output tensors has a control character"#,
+            r#"the name "a\u{1b}[2J" of one of the output tensors has a character that controls the text or its direction"#,
+        ),
+        (
+            refused(|model| model.cells[0].name = "a\u{202e}b".to_owned()),
+            r#"the name "a\u{202e}b" of one of the cells has a character that controls the text or its direction"#,
         ),
         (refused(|model| model.inputs[0].shape = vec![1; 17]), "tensor `x` has 17 dimensions, more than the limit of 16"),
         (refused(|model| model.inputs[0].shape[0] = -2), "tensor `x` has an extent of -2; an extent is -1 (any) or at least 0"),

@@ -43,6 +43,7 @@ pub(crate) struct Setting<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) listen: Setting<Vec<ListenAddress>>,
+    pub(crate) health: Setting<Option<ListenAddress>>,
     pub(crate) data: Setting<PathBuf>,
     pub(crate) workers: Setting<Vec<WorkerSpec>>,
     pub(crate) policy: Setting<PolicySpec>,
@@ -51,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) tls_key: Setting<Option<PathBuf>>,
     pub(crate) in_flight_max: Setting<u32>,
     pub(crate) connections_max: Setting<usize>,
+    pub(crate) address_connections_max: Setting<usize>,
     pub(crate) body_bytes_max: Setting<usize>,
     pub(crate) upload_bytes_max: Setting<u64>,
     pub(crate) plugin_address_bytes: Setting<Option<u64>>,
@@ -71,6 +73,8 @@ pub(crate) struct Settings {
 struct File {
     #[serde(deserialize_with = "texts")]
     listen: Option<Vec<ListenAddress>>,
+    #[serde(deserialize_with = "text")]
+    health: Option<ListenAddress>,
     #[serde(deserialize_with = "path")]
     data: Option<PathBuf>,
     #[serde(deserialize_with = "texts", alias = "worker")]
@@ -85,6 +89,7 @@ struct File {
     tls_key: Option<PathBuf>,
     in_flight_max: Option<u32>,
     connections_max: Option<usize>,
+    address_connections_max: Option<usize>,
     body_bytes_max: Option<usize>,
     upload_bytes_max: Option<u64>,
     plugin_address_bytes: Option<u64>,
@@ -148,8 +153,10 @@ impl Settings {
         let from = Chooser(matches);
         let said = arguments;
         let (limits, bounds) = (Limits::default(), Bounds::default());
+        let connections_max = from.choose("connections_max", said.connections_max, file.connections_max, limits.connections_max);
         let settings = Self {
             listen: from.choose("listen", said.listen.clone(), file.listen, vec![ListenAddress::DEFAULT]),
+            health: from.choose("health", said.health.map(Some), file.health.map(Some), None),
             data: match from.choose("data", said.data.clone().map(Some), file.data.map(Some), None) {
                 Setting { value: Some(value), source } => Setting { value, source },
                 Setting { value: None, source } => Setting { value: data_folder(None)?, source },
@@ -160,7 +167,13 @@ impl Settings {
             tls_certificate: from.choose("tls_certificate", said.tls_certificate.clone().map(Some), file.tls_certificate.map(Some), None),
             tls_key: from.choose("tls_key", said.tls_key.clone().map(Some), file.tls_key.map(Some), None),
             in_flight_max: from.choose("in_flight_max", said.in_flight_max, file.in_flight_max, EngineOptions::default().in_flight_max),
-            connections_max: from.choose("connections_max", said.connections_max, file.connections_max, limits.connections_max),
+            address_connections_max: from.choose(
+                "address_connections_max",
+                said.address_connections_max,
+                file.address_connections_max,
+                connections_max.value.div_ceil(2),
+            ),
+            connections_max,
             body_bytes_max: from.choose("body_bytes_max", said.body_bytes_max, file.body_bytes_max, bounds.body_bytes_max),
             upload_bytes_max: from.choose("upload_bytes_max", said.upload_bytes_max, file.upload_bytes_max, bounds.upload_bytes_max),
             plugin_address_bytes: from.choose(
@@ -197,6 +210,7 @@ impl Settings {
         let (certificate, key, record) = (certificate?, key?, record?);
         let lines = [
             line("listen", &self.listen, |addresses| quoted(addresses)),
+            line("health", &self.health, |address| address.map(|address| format!("\"{address}\"")).unwrap_or_default()),
             line("data", &self.data, |_| data),
             line("workers", &self.workers, |workers| quoted(workers)),
             line("policy", &self.policy, |policy| format!("\"{policy}\"")),
@@ -205,6 +219,7 @@ impl Settings {
             line("tls_key", &self.tls_key, |_| key),
             line("in_flight_max", &self.in_flight_max, ToString::to_string),
             line("connections_max", &self.connections_max, ToString::to_string),
+            line("address_connections_max", &self.address_connections_max, ToString::to_string),
             line("body_bytes_max", &self.body_bytes_max, ToString::to_string),
             line("upload_bytes_max", &self.upload_bytes_max, ToString::to_string),
             line("plugin_address_bytes", &self.plugin_address_bytes, |bytes| bytes.map(|bytes| bytes.to_string()).unwrap_or_default()),

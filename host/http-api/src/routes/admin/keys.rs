@@ -13,16 +13,15 @@ use crate::app::App;
 use crate::auth::Caller;
 use crate::messages::{key, scopes};
 use crate::refusal::Refusal;
-use crate::routes::{Named, done, json, ok};
+use crate::routes::{Named, done, json, look_up};
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
     caller.require(Scope::Admin)?;
-    let tenant = caller.tenant.clone();
-    let listing = app.gate.listing(&tenant, move |platform| {
+    look_up(&app, caller, move |platform, caller| {
         let keys = platform.registry().keys(caller.sees())?;
-        ok(&KeyList { keys: keys.into_iter().map(key).collect() })
-    });
-    listing.await
+        Ok(KeyList { keys: keys.into_iter().map(key).collect() })
+    })
+    .await
 }
 
 pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, Refusal> {

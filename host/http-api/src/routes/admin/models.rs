@@ -13,26 +13,24 @@ use serde::Deserialize;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::refusal::Refusal;
-use crate::routes::{Target, done, ok};
+use crate::routes::{Target, done, look_up, ok};
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
-    let tenant = caller.tenant.clone();
-    let listing = app.gate.listing(&tenant, move |platform| {
+    look_up(&app, caller, move |platform, caller| {
         let (models, states) = (platform.registry().models(caller.sees())?, platform.index(caller.sees()));
-        ok(&ModelList { models: models.into_iter().map(|found| model(found, &states)).collect() })
-    });
-    listing.await
+        Ok(ModelList { models: models.into_iter().map(|found| model(found, &states)).collect() })
+    })
+    .await
 }
 
 pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     let name = target.name()?;
-    let tenant = caller.tenant.clone();
-    let looking = app.gate.listing(&tenant, move |platform| {
+    look_up(&app, caller, move |platform, caller| {
         let (found, states) = (platform.registry().model(&caller.tenant, &name)?, platform.index(Some(&caller.tenant)));
         let found = found.ok_or_else(|| Refusal::not_found(format!("there is no model `{name}`")))?;
-        ok(&model(found, &states))
-    });
-    looking.await
+        Ok(model(found, &states))
+    })
+    .await
 }
 
 pub(in crate::routes) async fn activate(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {

@@ -15,18 +15,17 @@ use crate::app::App;
 use crate::auth::Caller;
 use crate::messages::{changed, tenant};
 use crate::refusal::Refusal;
-use crate::routes::{Named, done, json, ok};
+use crate::routes::{Named, done, json, look_up, ok};
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
     if caller.is_operator {
         caller.require(Scope::Admin)?;
     }
-    let own = caller.tenant.clone();
-    let listing = app.gate.listing(&own, move |platform| {
+    look_up(&app, caller, move |platform, caller| {
         let tenants = if caller.is_operator { platform.registry().tenants()? } else { vec![find(platform, &caller.tenant)?] };
-        ok(&TenantList { tenants: tenants.into_iter().map(tenant).collect() })
-    });
-    listing.await
+        Ok(TenantList { tenants: tenants.into_iter().map(tenant).collect() })
+    })
+    .await
 }
 
 pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, named: Named) -> Result<Response, Refusal> {

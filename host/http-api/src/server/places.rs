@@ -1,0 +1,197 @@
+//! Who may have a connection, where there are fewer places than clients.
+//!
+//! Clients of one address may hold a part of the places. Where all are taken, connections without a
+//! request under way are closed: those that have never had one first, the oldest of them first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::activity::Activity;
+
+/// Connections that are asked to close at once, so that their list is not gone through for each.
+const CLOSED_AT_ONCE: usize = 64;
+/// Who has had a request may bring the next one at any time.
+const RESTS_MIN: Duration = Duration::from_secs(1);
+
+/// The places of a listener's connections.
+#[derive(Debug)]
+pub(super) struct Places {
+    free: Arc<Semaphore>,
+    of_address_max: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    /// By age.
+    connections: BTreeMap<u64, Open>,
+    by_address: HashMap<IpAddr, usize>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    activity: Arc<Activity>,
+    close: Arc<Notify>,
+}
+
+/// A connection's place. Given back when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Arc<Places>,
+    number: u64,
+    address: IpAddr,
+    /// Told when the place is needed.
+    close: Arc<Notify>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Places {
+    /// So many in all, and so many of one address.
+    pub(super) fn new(max: usize, of_address_max: usize) -> Arc<Self> {
+        let free = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
+        Arc::new(Self { free, of_address_max, taken: Mutex::default() })
+    }
+
+    /// Whether all places are taken.
+    pub(super) fn are_taken(&self) -> bool {
+        self.free.available_permits() == 0
+    }
+
+    /// A place for a connection, as soon as there is one. None: its address has as many as it may.
+    pub(super) async fn take(self: &Arc<Self>, address: IpAddr, activity: &Arc<Activity>) -> Option<Place> {
+        let address = address.to_canonical();
+        let (number, close) = {
+            let mut taken = self.taken();
+            let of_address = taken.by_address.entry(address).or_default();
+            if *of_address >= self.of_address_max {
+                return None;
+            }
+            *of_address += 1;
+            taken.next += 1;
+            (taken.next, Arc::<Notify>::default())
+        };
+        // From here on the address is given back, also if whoever waits leaves.
+        let counted = Counted { places: self, address };
+        if self.are_taken() {
+            self.make_room();
+        }
+        let permit = self.free.clone().acquire_owned().await.ok()?;
+        std::mem::forget(counted);
+        self.taken().connections.insert(number, Open { activity: activity.clone(), close: close.clone() });
+        Some(Place { places: self.clone(), number, address, close, _permit: permit })
+    }
+
+    /// Asks connections without a request under way to close.
+    fn make_room(&self) {
+        let taken = self.taken();
+        let rests = |(number, open): (&u64, &Open)| {
+            let (has_asked, since) = open.activity.rest()?;
+            (!has_asked || since.elapsed() >= RESTS_MIN).then_some((has_asked, has_asked.then_some(since), *number))
+        };
+        let mut rest: Vec<_> = taken.connections.iter().filter_map(rests).collect();
+        rest.sort_unstable();
+        for (.., number) in rest.into_iter().take(CLOSED_AT_ONCE) {
+            taken.connections[&number].close.notify_one();
+        }
+    }
+
+    fn give_back(&self, address: IpAddr) {
+        let mut taken = self.taken();
+        if let Some(count) = taken.by_address.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                taken.by_address.remove(&address);
+            }
+        }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection of an address that is counted and has no place yet.
+struct Counted<'a> {
+    places: &'a Places,
+    address: IpAddr,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.places.give_back(self.address);
+    }
+}
+
+impl Place {
+    /// Of the client.
+    pub(super) const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Waits until another connection needs the place.
+    pub(super) async fn is_needed(&self) {
+        self.close.notified().await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.taken().connections.remove(&self.number);
+        self.places.give_back(self.address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn poll<T>(future: impl Future<Output = T>) -> Poll<T> {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn take(places: &Arc<Places>, last: u8, activity: &Arc<Activity>) -> Place {
+        match poll(places.take(address(last), activity)) {
+            Poll::Ready(place) => place.expect("its address may have it"),
+            Poll::Pending => panic!("there is a place"),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_has_no_more_places_than_it_may() {
+        let (places, activity) = (Places::new(4, 2), Activity::new());
+        let (one, _two) = (take(&places, 1, &activity), take(&places, 1, &activity));
+        assert!(matches!(poll(places.take(address(1), &activity)), Poll::Ready(None)));
+        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+        assert!(matches!(poll(places.take(mapped, &activity)), Poll::Ready(None)), "however it is written");
+        let (_three, _four) = (take(&places, 2, &activity), take(&places, 2, &activity));
+        drop(one);
+        let _five = take(&places, 1, &activity);
+        assert!(poll(places.take(address(3), &activity)).is_pending());
+        assert_eq!(places.taken().by_address.len(), 2, "who left while it waited is not counted");
+    }
+
+    #[tokio::test]
+    async fn the_oldest_that_never_asked_goes_first_and_none_with_a_request() {
+        let places = Places::new(3, 3);
+        let [busy, silent, younger] = [(); 3].map(|()| Activity::new());
+        let _request = busy.begin();
+        let (busy, silent, younger) = (take(&places, 1, &busy), take(&places, 1, &silent), take(&places, 1, &younger));
+        assert!(poll(places.take(address(2), &Activity::new())).is_pending());
+        assert!(poll(silent.is_needed()).is_ready() && poll(younger.is_needed()).is_ready());
+        assert!(poll(busy.is_needed()).is_pending());
+        drop(silent);
+        drop(take(&places, 2, &Activity::new()));
+    }
+}

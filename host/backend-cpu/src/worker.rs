@@ -21,6 +21,7 @@ use cellwright_backend::{
 use cellwright_cell_graph::TypedCell;
 
 use crate::compiled::{Compiled, Parts};
+use crate::denormals;
 use crate::domain::{CpuDomain, DomainError};
 use crate::level::Kernels;
 use crate::plan::{Frame, RefusedRow};
@@ -296,7 +297,7 @@ impl Backend for CpuWorker {
         let plan = prepare::plan_of(prepared);
         // Nobody is to borrow its threads meanwhile.
         self.domain.lending.begin(&mut self.team);
-        let missing_row = plan.table().map(|(pre, _)| self.time_missing(pre)).unwrap_or_default();
+        let missing_row = plan.table().map(|(pre, _)| denormals::as_zeros(|| self.time_missing(pre))).unwrap_or_default();
         self.domain.lending.end(&mut self.team);
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);
@@ -331,7 +332,7 @@ impl Backend for CpuWorker {
         let mut completed = self.spares.pop().unwrap_or_default();
         self.domain.lending.begin(&mut self.team);
         let began = Instant::now();
-        let executed = self.execute(&mut task, &mut completed);
+        let executed = denormals::as_zeros(|| self.execute(&mut task, &mut completed));
         self.domain.lending.end(&mut self.team);
         executed?;
         completed.seq = task.seq;
@@ -363,7 +364,7 @@ impl Backend for CpuWorker {
     // Nobody is to borrow its threads meanwhile.
     fn time_batch(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.domain.lending.begin(&mut self.team);
-        let timed = self.timed(index, rows);
+        let timed = denormals::as_zeros(|| self.timed(index, rows));
         self.domain.lending.end(&mut self.team);
         timed
     }
@@ -371,7 +372,7 @@ impl Backend for CpuWorker {
     fn time_batch_lent(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.domain.lending.begin(&mut self.team);
         self.domain.lending.take_idle(&mut self.team);
-        let timed = self.timed(index, rows);
+        let timed = denormals::as_zeros(|| self.timed(index, rows));
         self.domain.lending.end(&mut self.team);
         timed
     }

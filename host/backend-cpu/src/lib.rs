@@ -21,6 +21,7 @@ mod matrix;
 mod memory;
 mod plan;
 mod roofline;
+mod slices;
 mod table;
 mod team;
 mod topology;

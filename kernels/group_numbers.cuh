@@ -1,7 +1,7 @@
 // Elements of the group kernel: how they are loaded and stored, and what the operations of one element compute.
 //
 // Floats are computed in 32 bits, integers in 64 and cut to their datatype when they are stored, which is what wrapping is. The meaning of each
-// operation is that of `host/conformance/src/reference/operators.rs`; functions are CUDA's accurate ones (a few units in the last place, no flush to zero).
+// operation is that of `host/conformance/src/reference/operators.rs`; functions are CUDA's accurate ones (a few units in the last place; denormal numbers are zeros).
 #pragma once
 #include "abi_group.h"
 #include "abi_transfer.h"
@@ -66,7 +66,7 @@ static __device__ __forceinline__ float unary_float(uint32_t op, float x) {
         case OP_GELU_TANH: return x == -INFINITY ? 0.0f : x / (1.0f + expf(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
         case OP_SILU: return x == -INFINITY ? 0.0f : x / (1.0f + expf(-x));
         case OP_EXP: return expf(x);
-        case OP_LOG: return logf(x);
+        case OP_LOG: return logf(flushed(x));
         default: return sqrtf(x);
     }
 }
@@ -85,7 +85,7 @@ static __device__ __forceinline__ Number binary_float(uint32_t op, float a, floa
         case OP_SUB: return {a - b, 0};
         case OP_MUL: return {a * b, 0};
         case OP_DIV: return {a / b, 0};
-        case OP_POW: return {powf(a, b), 0};
+        case OP_POW: return {powf(flushed(a), flushed(b)), 0};
         case OP_EQUAL: return {0, a == b};
         case OP_GREATER: return {0, a > b};
         default: return {0, a < b};
@@ -132,7 +132,7 @@ static __device__ __forceinline__ uint32_t float_bits(float x) {
     return bits;
 }
 static __device__ __forceinline__ uint32_t bf16_bits(float x) {
-    const uint32_t bits = float_bits(x);
+    const uint32_t bits = float_bits(flushed(x));
     return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 static __device__ __forceinline__ uint32_t f16_bits(float x) {

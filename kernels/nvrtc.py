@@ -10,7 +10,7 @@ import sys
 
 CHIPS = ("sm_80", "sm_90")
 # As `host/backend-cuda/src/driver/cuda/compile.rs` has them, and what ptxas has to say.
-OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--ptxas-options=-v")
+OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=true", "--prec-div=true", "--prec-sqrt=true", "--ptxas-options=-v")
 HEADERS = ("abi.h", "abi_group.h", "abi_transfer.h", "group_numbers.cuh", "group_stretches.cuh", "kernel.cuh", "ptx.cuh", "tables.cuh", "generated/stdint.h")
 HERE = pathlib.Path(__file__).resolve().parent
 

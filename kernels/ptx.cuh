@@ -48,10 +48,17 @@ __device__ __forceinline__ void copy_wait() {
 
 // ---- bf16 and f16 ----
 
-// Two f32 rounded to bf16, to the nearest, the first in the low half.
+// x, or zero where it is denormal. Kernels are compiled so that arithmetic takes denormal numbers for zeros; conversions and what looks at bits need this.
+__device__ __forceinline__ float flushed(float x) {
+    float y;
+    asm("mul.ftz.f32 %0, %1, 0f3F800000;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Two f32 rounded to bf16, to the nearest, the first in the low half; denormal ones are zeros.
 __device__ __forceinline__ uint32_t pack_bf16(float first, float second) {
     uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(flushed(second)), "f"(flushed(first)));
     return pair;
 }
 
@@ -79,11 +86,11 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const MmaA& a, const MmaB
                  : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "r"(b.v[0]), "r"(b.v[1]));
 }
 
-// A float rounded to tf32, to the nearest, ties away from zero: 10 bits behind the point, the 13 below them zeros. A NaN stays one: where its
+// A float rounded to tf32, to the nearest, ties away from zero: 10 bits behind the point, the 13 below them zeros; a denormal one is zero. A NaN stays one: where its
 // digits are all in those bits, what the instruction makes of it is nowhere written, and would be an infinity if they were cut off.
 __device__ __forceinline__ uint32_t round_tf32(float x) {
     uint32_t rounded;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(flushed(x)));
     return x != x ? 0x7fffe000u : rounded;
 }
 

@@ -63,8 +63,9 @@ inline void copy_wait() {
 
 // ---- bf16 and f16 ----
 
+inline float flushed(float x) { return fabsf(x) < __FLT_MIN__ ? copysignf(0.0f, x) : x; }
 inline uint32_t pack_bf16(float first, float second) {
-    return __float2bfloat16_rn(first).bits | static_cast<uint32_t>(__float2bfloat16_rn(second).bits) << 16;
+    return __float2bfloat16_rn(flushed(first)).bits | static_cast<uint32_t>(__float2bfloat16_rn(flushed(second)).bits) << 16;
 }
 inline uint32_t pack_f16(float first, float second) {
     return emulation::to_f16(first) | static_cast<uint32_t>(emulation::to_f16(second)) << 16;
@@ -164,7 +165,7 @@ inline void mma_tf32_all(void* operands[], uint64_t) {
 
 }  // namespace emulation
 
-inline uint32_t round_tf32(float x) { return x != x ? 0x7fffe000u : emulation::cvt_rna_tf32(x); }
+inline uint32_t round_tf32(float x) { return x != x ? 0x7fffe000u : emulation::cvt_rna_tf32(flushed(x)); }
 inline void mma_tf32(float (&d)[4], const MmaA& a, const MmaB& b, EMULATED_HERE) {
     emulation::mma(&emulation::mma_tf32_all, {d, a.v, b.v}, {"mma", file, line});
 }

@@ -9,9 +9,9 @@
 
 namespace packing {
 
-// To bf16, to the nearest, ties to even.
+// To bf16, to the nearest, ties to even; a denormal number is zero.
 inline uint16_t to_bf16(float x) {
-    const uint32_t bits = std::bit_cast<uint32_t>(x);
+    const uint32_t bits = std::bit_cast<uint32_t>(std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x);
     return std::isnan(x) ? 0x7fff : static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 inline float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
@@ -52,6 +52,7 @@ constexpr Format BF16{to_bf16, from_bf16, 0x1p-8, ""}, F16{to_f16, from_f16, 0x1
 inline float to_tf32(float x) {
     if (std::isnan(x)) return std::bit_cast<float>(0x7fffe000);
     if (std::isinf(x) || x == 0) return x;
+    if (std::fpclassify(x) == FP_SUBNORMAL) return std::copysign(0.0f, x);
     int exponent;
     const double part = std::frexp(static_cast<double>(x), &exponent);
     // Below the smallest normal number digits have the size that they have there.

@@ -346,6 +346,10 @@ impl Backend for Wrapped {
         }
     }
 
+    fn resume(&mut self, paused: u64, seq: u64) -> Result<(), DeviceLost> {
+        self.inner.resume(paused, seq)
+    }
+
     fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {
         self.trouble.pass(Doing::Tasks)?;
         self.inner.complete()

@@ -14,7 +14,7 @@ use tokio::runtime::Builder;
 use crate::archives::Tar;
 use crate::bundle_folder::BundleFolder;
 use crate::neighbours::SetOnDrop;
-use crate::server::{Answer, PATIENCE, Server, is_sum, request, sum};
+use crate::server::{Answer, PATIENCE, Server, is_sum, sum};
 
 /// How often the neighbour asks: 20 times a second.
 const EVERY: Duration = Duration::from_millis(50);
@@ -127,8 +127,10 @@ impl Town {
                 BufReader::new(stream)
             }
         };
-        let headers = [("authorization", self.neighbour.as_str())];
-        kept.get_mut().write_all(&request("POST", "/v2/models/sums/infer", &headers, body.to_string().as_bytes()))?;
+        let (key, body) = (&self.neighbour, body.to_string());
+        let length = body.len();
+        let head = format!("POST /v2/models/sums/infer HTTP/1.1\r\nhost: a\r\nauthorization: {key}\r\ncontent-length: {length}\r\n\r\n");
+        kept.get_mut().write_all((head + &body).as_bytes())?;
         let answer = Answer::read(&mut kept)?.ok_or_else(|| io::Error::other("the connection was closed"))?;
         *connection = Some(kept);
         Ok(answer)

@@ -82,13 +82,19 @@ impl Lending {
         team.set_guests(0);
     }
 
-    /// Between two steps of a task: guests leave whose workers need their threads, and others come, if it has been quiet for a while.
+    /// Between two steps of a task: guests leave whose workers need their threads, and others come, if it has been quiet for a while. Nobody comes to a
+    /// team that has begun no task here.
     pub(crate) fn settle(&self, team: &mut Team) {
         let (idle, before) = (self.idle(), team.guests());
-        if idle == 0 || (idle > 0 && !self.is_quiet(&mut team.borrower)) {
+        if !team.borrower.busy || idle == 0 || (idle > 0 && !self.is_quiet(&mut team.borrower)) {
             return;
         }
         self.set_guests(team, before, idle);
+    }
+
+    /// Whether a worker waits for threads that others have.
+    pub(crate) fn are_wanted_back(&self) -> bool {
+        self.idle() < 0
     }
 
     /// All that is idle is a team's for now, however short a time it has been so.

@@ -5,12 +5,13 @@
 //! number of threads. This crate decides nothing about batches and never checks a graph again.
 #![expect(
     unsafe_code,
-    reason = "the arena is shared memory written through raw pointers, and kernels are compiled for features found at run time"
+    reason = "the arena is shared memory written through raw pointers, kernels are compiled for features found at run time, and the processor is told to take denormal numbers for zeros"
 )]
 
 mod arena;
 mod cache;
 mod compiled;
+mod denormals;
 mod domain;
 mod held;
 mod kernels;
@@ -20,6 +21,7 @@ mod matrix;
 mod memory;
 mod plan;
 mod roofline;
+mod slices;
 mod table;
 mod team;
 mod topology;

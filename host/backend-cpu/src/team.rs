@@ -1,7 +1,7 @@
 //! A worker's threads: the worker's own and its helpers, which spin for a moment and then sleep.
 //!
 //! A job is one closure that is called with each thread's number, and the number decides who does
-//! what. There is one exception: when the worker's own thread has done its part, it also does the
+//! what. Helpers take denormal numbers for zeros, as the worker does. There is one exception: when the worker's own thread has done its part, it also does the
 //! parts of helpers that have not begun. So it does not wait for a helper to wake up or to get a
 //! processor. A helper that wakes up too late for its part waits for the end of the job, 2 ms at
 //! most. Otherwise it would be asleep when the next job begins.
@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::denormals;
 use crate::lending::Borrower;
 use crate::topology::Processors;
 
@@ -252,7 +253,8 @@ fn help(shared: &Shared, helper: usize) {
         }
         let _done = Done(shared);
         // SAFETY: the signal moved and calls this helper, so the job was published before; nobody else does this part, so `run` waits until it is done.
-        let outcome = unsafe { (*shared.job.get()).map(|job| catch_unwind(AssertUnwindSafe(|| (*job)(helper + 1)))) };
+        let outcome =
+            unsafe { (*shared.job.get()).map(|job| catch_unwind(AssertUnwindSafe(|| denormals::as_zeros(|| (*job)(helper + 1))))) };
         if !matches!(outcome, Some(Ok(()))) {
             shared.panicked.store(true, Ordering::Relaxed);
         }

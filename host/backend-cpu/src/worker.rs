@@ -6,6 +6,7 @@
 mod ahead;
 mod epilogue;
 mod prepare;
+mod sliced;
 mod timing;
 mod transfer;
 
@@ -21,6 +22,7 @@ use cellwright_backend::{
 use cellwright_cell_graph::TypedCell;
 
 use crate::compiled::{Compiled, Parts};
+use crate::denormals;
 use crate::domain::{CpuDomain, DomainError};
 use crate::level::Kernels;
 use crate::plan::{Frame, RefusedRow};
@@ -85,6 +87,14 @@ struct Loaded {
     backwards: AtomicBool,
 }
 
+/// What is to be done next.
+#[derive(Debug)]
+enum Next {
+    Task(Task),
+    /// The task that was paused under the first number goes on under the second.
+    Resume(u64, u64),
+}
+
 /// A row of the batch at hand.
 #[derive(Clone, Copy, Debug)]
 struct Active {
@@ -100,12 +110,17 @@ struct Active {
 pub struct CpuWorker {
     domain: Arc<CpuDomain>,
     team: Team,
+    options: CpuOptions,
     processors: Option<Processors>,
     /// Whether its own thread keeps to them already.
     is_placed: bool,
-    cells: Vec<Option<Loaded>>,
+    /// Whether it lends its threads and borrows others'.
+    lends: bool,
+    cells: Vec<Option<Arc<Loaded>>>,
     lanes: Vec<Option<Arc<Lane>>>,
-    queue: VecDeque<Task>,
+    queue: VecDeque<Next>,
+    /// Threads for tasks that run in slices.
+    sliced: Vec<sliced::Runner>,
     frame: Frame,
     ahead: ahead::Ahead,
     batch: Vec<Active>,
@@ -120,16 +135,26 @@ impl CpuWorker {
     /// # Errors
     /// If its threads cannot be started.
     pub fn new(domain: Arc<CpuDomain>, options: CpuOptions) -> Result<Self, DomainError> {
+        let mut worker = Self::apart(domain, options)?;
+        worker.domain.lending.join(&worker.team);
+        worker.lends = true;
+        Ok(worker)
+    }
+
+    /// One that lends no threads and borrows none.
+    fn apart(domain: Arc<CpuDomain>, options: CpuOptions) -> Result<Self, DomainError> {
         let team = Team::new(options.threads.max(1), options.spin, options.processors.as_ref()).map_err(DomainError::Threads)?;
-        domain.lending.join(&team);
         Ok(Self {
             domain,
             team,
+            options: options.clone(),
             processors: options.processors,
             is_placed: false,
+            lends: false,
             cells: Vec::new(),
             lanes: Vec::new(),
             queue: VecDeque::new(),
+            sliced: Vec::new(),
             frame: Frame::default(),
             ahead: ahead::Ahead::default(),
             batch: Vec::new(),
@@ -179,8 +204,16 @@ impl CpuWorker {
         }
     }
 
-    fn execute(&mut self, task: &mut Task, completed: &mut Completed) -> Result<(), DeviceLost> {
-        self.begin(task);
+    /// Runs a task to its end.
+    fn run_task(&mut self, mut task: Task, completed: &mut Completed) -> Result<(), DeviceLost> {
+        self.begin(&mut task);
+        denormals::as_zeros(|| self.execute(&task, completed))?;
+        completed.seq = task.seq;
+        completed.rows = task.rows;
+        Ok(())
+    }
+
+    fn execute(&mut self, task: &Task, completed: &mut Completed) -> Result<(), DeviceLost> {
         let mut step = 0;
         while step < task.steps {
             self.domain.lending.settle(&mut self.team);
@@ -261,7 +294,9 @@ impl CpuWorker {
 
 impl Drop for CpuWorker {
     fn drop(&mut self) {
-        self.domain.lending.leave(&mut self.team);
+        if self.lends {
+            self.domain.lending.leave(&mut self.team);
+        }
     }
 }
 
@@ -296,14 +331,19 @@ impl Backend for CpuWorker {
         let plan = prepare::plan_of(prepared);
         // Nobody is to borrow its threads meanwhile.
         self.domain.lending.begin(&mut self.team);
-        let missing_row = plan.table().map(|(pre, _)| self.time_missing(pre)).unwrap_or_default();
+        let missing_row = plan.table().map(|(pre, _)| denormals::as_zeros(|| self.time_missing(pre))).unwrap_or_default();
         self.domain.lending.end(&mut self.team);
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);
         }
         self.ahead.forget_cell(index);
-        self.cells[index.index()] =
-            Some(Loaded { name: cell.name.clone(), plan, layout: NodeLayout::of(cell), missing_row, backwards: AtomicBool::default() });
+        self.cells[index.index()] = Some(Arc::new(Loaded {
+            name: cell.name.clone(),
+            plan,
+            layout: NodeLayout::of(cell),
+            missing_row,
+            backwards: AtomicBool::default(),
+        }));
         Ok(())
     }
 
@@ -322,21 +362,30 @@ impl Backend for CpuWorker {
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {
-        self.queue.push_back(task);
+        self.queue.push_back(Next::Task(task));
+        Ok(())
+    }
+
+    fn resume(&mut self, paused: u64, seq: u64) -> Result<(), DeviceLost> {
+        self.queue.push_back(Next::Resume(paused, seq));
         Ok(())
     }
 
     fn complete(&mut self) -> Result<Option<Completed>, DeviceLost> {
-        let Some(mut task) = self.queue.pop_front() else { return Ok(None) };
+        let Some(next) = self.queue.pop_front() else { return Ok(None) };
         let mut completed = self.spares.pop().unwrap_or_default();
         self.domain.lending.begin(&mut self.team);
         let began = Instant::now();
-        let executed = self.execute(&mut task, &mut completed);
+        let ran = match next {
+            Next::Task(task) => match task.slice {
+                None => self.run_task(task, &mut completed),
+                Some(slice) => self.begin_slices(task, slice, &mut completed),
+            },
+            Next::Resume(paused, seq) => self.resume_slices(paused, seq, &mut completed),
+        };
         self.domain.lending.end(&mut self.team);
-        executed?;
-        completed.seq = task.seq;
+        ran?;
         completed.busy_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        completed.rows = task.rows;
         Ok(Some(completed))
     }
 
@@ -363,7 +412,7 @@ impl Backend for CpuWorker {
     // Nobody is to borrow its threads meanwhile.
     fn time_batch(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.domain.lending.begin(&mut self.team);
-        let timed = self.timed(index, rows);
+        let timed = denormals::as_zeros(|| self.timed(index, rows));
         self.domain.lending.end(&mut self.team);
         timed
     }
@@ -371,7 +420,7 @@ impl Backend for CpuWorker {
     fn time_batch_lent(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.domain.lending.begin(&mut self.team);
         self.domain.lending.take_idle(&mut self.team);
-        let timed = self.timed(index, rows);
+        let timed = denormals::as_zeros(|| self.timed(index, rows));
         self.domain.lending.end(&mut self.team);
         timed
     }

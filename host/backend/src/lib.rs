@@ -168,7 +168,17 @@ pub trait Backend: Send {
         Ok(Progress::Complete)
     }
 
-    /// The oldest completed task, waiting for it if one is outstanding; none if nothing is.
+    /// A paused task goes on behind those that were submitted before: the one that had the number `paused`, which has the number `seq` from now on.
+    /// Whatever other tasks ran meanwhile, its results have the same bits.
+    ///
+    /// # Errors
+    /// If the device is lost, or has no such task.
+    fn resume(&mut self, paused: u64, seq: u64) -> Result<(), DeviceLost> {
+        let _ = seq;
+        Err(DeviceLost { device: self.info().name, cause: format!("it never paused the task {paused}") })
+    }
+
+    /// The oldest completed task, waiting for it if one is outstanding; none if nothing is. A task that was paused counts as completed.
     ///
     /// # Errors
     /// If the device is lost.

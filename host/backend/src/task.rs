@@ -1,6 +1,7 @@
 //! Tasks and completions: what crosses between the engine and a worker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::lane::Lane;
 
@@ -23,6 +24,8 @@ pub struct Task {
     pub leaves: Vec<LaneId>,
     /// Runs of slots `(first, count)` to zero first, because another tenant held them.
     pub scrub: Vec<(Slot, u32)>,
+    /// After so long a device that can pauses it ([`Completed::paused`]); none: it runs to its end.
+    pub slice: Option<Duration>,
 }
 
 /// A chain that may stop executed its last step: its stop was true, or it reached its bound.
@@ -75,7 +78,9 @@ pub struct Delivered {
 pub struct Completed {
     /// Which.
     pub seq: u64,
-    /// Device time it took, nanoseconds.
+    /// It is only paused, and goes on by [`Backend::resume`](crate::Backend::resume). The rows, and all that comes of them, are said with its end.
+    pub paused: bool,
+    /// Device time it took, of several slices the last, nanoseconds.
     pub busy_ns: u64,
     /// Chains that stopped.
     pub stopped: Vec<Stopped>,
@@ -92,6 +97,7 @@ pub struct Completed {
 impl Completed {
     /// Forgets what it holds, and keeps room for that much again: for at most so many bytes of outputs. The rows' buffer goes.
     pub fn clear(&mut self, bytes_kept: usize) {
+        self.paused = false;
         self.stopped.clear();
         self.refused.clear();
         self.delivered.clear();

@@ -27,6 +27,9 @@ impl fmt::Debug for CellTypeKey {
 }
 
 /// How a cell's matrix products are computed. Everything else of a cell, and what it takes and gives, is 32-bit floats at every precision.
+///
+/// Denormal 32-bit floats are zeros: every operation takes those that it reads for zeros, and gives zero in place of one. What only moves numbers may keep
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -34,12 +37,12 @@ pub enum Precision {
     #[default]
     F32,
     /// Both sides of a [`Compute::Linear`]'s product (of the weight, what alpha makes of it) are rounded to bf16, to nearest, ties to even; the
-    /// products are summed in 32-bit floats. A device may take denormal numbers, and sums that come near them, for zero.
+    /// products are summed in 32-bit floats. A device may take sums that come near denormal numbers for zero, too.
     Bf16,
     /// Both sides are rounded to integers from −127 to 127 times a scale of its own for each row of the left and each column of the right-hand
     /// side: a 127th of the largest magnitude in it. Their products are summed without rounding, and that sum is scaled in 32-bit floats, by the
     /// row's scale and then by the column's. A row with an infinity or a NaN gives NaN; one whose numbers are all so small that 127 divided by the
-    /// largest overflows gives zeros.
+    /// largest overflows, or that a 127th of that is denormal, gives zeros.
     Int8,
     /// As [`Self::Bf16`] with the halves of IEEE 754 instead: 10 bits behind the point, to nearest, ties to even, numbers below 2⁻¹⁴ in whole steps of
     /// 2⁻²⁴ and never taken for zero. What rounds to more than [`F16_MOST`] is infinite: a cell whose weights hold such a number is refused when it

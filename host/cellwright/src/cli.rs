@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// Start a server, upload three models, show their answers, offer some load
     Demo(DemoArguments),
     /// Serve models over HTTP (Open Inference Protocol v2)
-    Serve(ServeArguments),
+    Serve(Box<ServeArguments>),
     /// Send a model bundle to a server
     Push(PushArguments),
     /// List a server's models; activate, roll back, load, unload or delete them

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use cellwright_backend::machine;
 use cellwright_bundle::Bundle;
-use cellwright_engine::EngineOptions;
 use cellwright_engine::options::{Observer, TraceFn};
+use cellwright_engine::{EngineOptions, SLICE_NS};
 use cellwright_plugin_runtime::{ChildCompiler, Compiler, RuntimeError, RuntimeOptions};
 use cellwright_scheduler::{Config, Release};
 use cellwright_serving::{ServedModel, Serving, ServingOptions, StartError};
@@ -60,7 +60,7 @@ impl From<ReleaseRule> for Release {
 /// The scheduler's configuration under that policy and rule.
 #[must_use]
 pub fn scheduler(policy: PolicySpec, release: ReleaseRule) -> Config {
-    Config { policy: policy.0, release: release.into(), ..Config::default() }
+    Config { policy: policy.0, release: release.into(), slice_ns: SLICE_NS, ..Config::default() }
 }
 
 impl HostArguments {

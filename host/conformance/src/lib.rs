@@ -1,13 +1,14 @@
 //! The suite that every backend must pass, and the slow reference that it compares with.
 //!
 //! It checks each operation against 64-bit references, the cell families against PyTorch's vectors,
-//! requests alone against the same requests under load bit for bit, and the promises of tasks and
+//! what becomes of denormal numbers, requests alone against the same requests under load bit for bit, and the promises of tasks and
 //! slots. The suite panics with a sentence when a backend fails. A backend's test is one call of
 //! [`run`], or calls of its parts to see which one fails. Only tests depend on this crate.
 
 pub mod behaviour;
 pub mod bodies;
 pub mod cells;
+pub mod denormals;
 pub mod driver;
 pub mod families;
 pub mod hoisting;
@@ -98,6 +99,7 @@ pub fn run(make: &mut Make<'_>, tolerance: Tolerance) {
 pub fn run_within(make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
     operators::run(make, tolerance, scope);
     families::run(make, tolerance, scope);
+    denormals::run(make, scope);
     behaviour::run(make);
     invariance::run(make, scope);
     hoisting::run(make, scope);

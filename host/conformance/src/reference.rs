@@ -2,7 +2,8 @@
 //!
 //! This is the oracle of the conformance suite. It shares no code with any backend, knows nothing
 //! of batches, and follows ONNX's text: shapes are walked index by index. Integers wrap to their
-//! datatype. Values that a backend stores as FP32 are kept exact here until they leave the cell.
+//! datatype. Values that a backend stores as FP32 are kept exact here until they leave the cell,
+//! but for denormal numbers: every operand and every result that is one is zero.
 //!
 //! A precision says which numbers of a product are rounded, and to what
 //! ([`cellwright_cell_graph::typed::Precision`]). Those numbers are rounded here in the same way
@@ -72,6 +73,14 @@ impl Elements {
         }
     }
 
+    /// With zeros for what would be denormal as FP32.
+    fn flushed(self) -> Self {
+        match self {
+            Self::Floats(values) => Self::Floats(values.into_iter().map(flushed).collect()),
+            Self::Integers(_) => self,
+        }
+    }
+
     fn floats(&self) -> Vec<f64> {
         match self {
             Self::Floats(values) => values.clone(),
@@ -85,6 +94,11 @@ impl Elements {
             Self::Floats(_) => panic!("integers were expected"),
         }
     }
+}
+
+/// Zero of the same sign for what would be denormal as FP32.
+fn flushed(value: f64) -> f64 {
+    if (value as f32).abs() < f32::MIN_POSITIVE { 0.0_f64.copysign(value) } else { value }
 }
 
 /// Rounds a row of a product's left-hand side, or a column of its right-hand side.
@@ -119,7 +133,7 @@ impl<'a> Reference<'a> {
 
     fn with(cell: &'a TypedCell, rounded: impl Fn(&[f64]) -> Vec<f64> + 'a) -> Self {
         let constant = |value: &Value| match &value.origin {
-            Origin::Constant(tensor) => Some(Rc::new(Elements::from_bytes(value.datatype, &tensor.data))),
+            Origin::Constant(tensor) => Some(Rc::new(Elements::from_bytes(value.datatype, &tensor.data).flushed())),
             Origin::Input(_) | Origin::Operation(_) => None,
         };
         let constants = cell.values.iter().map(constant).collect();
@@ -139,7 +153,7 @@ impl<'a> Reference<'a> {
         let mut known = self.constants.clone();
         for (known, value) in known.iter_mut().zip(&cell.values) {
             if let Origin::Input(input) = &value.origin {
-                *known = Some(Rc::new(inputs[*input as usize].clone()));
+                *known = Some(Rc::new(inputs[*input as usize].clone().flushed()));
             }
             if let Some(known) = known {
                 assert_eq!(known.len(), value.elements(), "`{}` has the elements of its shape", value.name);
@@ -149,7 +163,7 @@ impl<'a> Reference<'a> {
             let results = Scope { reference: self, known: &known, columns }.compute(operation)?;
             for (id, result) in operation.results.iter().zip(results) {
                 assert_eq!(result.len(), cell.value(*id).elements(), "{:?} gives the elements of its shape", operation.compute);
-                known[id.0 as usize] = Some(Rc::new(result));
+                known[id.0 as usize] = Some(Rc::new(result.flushed()));
             }
         }
         let output = |id: ValueId| known[id.0 as usize].as_deref().cloned().expect("every output is computed");
@@ -255,7 +269,9 @@ impl Scope<'_> {
         let compute = || -> Vec<Vec<f64>> {
             let w = self.elements(operation.operands[1]).floats();
             (0..n)
-                .map(|column| (0..k).map(|depth| alpha * if transposed { w[column * k + depth] } else { w[depth * n + column] }).collect())
+                .map(|column| {
+                    (0..k).map(|depth| flushed(alpha * if transposed { w[column * k + depth] } else { w[depth * n + column] })).collect()
+                })
                 .map(|column: Vec<f64>| rounded(&column))
                 .collect()
         };

@@ -105,6 +105,8 @@ pub(crate) struct Core {
     gauges: Arc<Gauges>,
     trace: Option<TraceFn>,
     observer: Option<Box<dyn Observer>>,
+    /// How long a task runs that may be paused.
+    slice: Duration,
     state: CoreState,
 }
 
@@ -186,6 +188,7 @@ pub(crate) struct CoreParts {
     pub(crate) gauges: Arc<Gauges>,
     pub(crate) trace: Option<TraceFn>,
     pub(crate) observer: Option<Box<dyn Observer>>,
+    pub(crate) slice: Duration,
     /// `WorkerUp` for each worker.
     pub(crate) first_events: Vec<Event>,
 }
@@ -205,6 +208,7 @@ impl Core {
             gauges: parts.gauges,
             trace: parts.trace,
             observer: parts.observer,
+            slice: parts.slice,
             state,
         }
     }

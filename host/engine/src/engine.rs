@@ -4,7 +4,7 @@ mod loading;
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cellwright_backend::machine::memory_bytes;
 use cellwright_backend::{Backend, DeviceInfo, Peer};
@@ -339,6 +339,7 @@ fn core_parts(
         gauges: shared.gauges.clone(),
         trace: options.trace,
         observer: options.observer,
+        slice: Duration::from_nanos(options.scheduler.slice_ns),
         first_events,
     }
 }

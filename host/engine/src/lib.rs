@@ -27,6 +27,6 @@ pub use cellwright_scheduler::{Lazy, PolicyKind, PolicyNameError};
 pub use engine::{Canceller, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError, Urgency};
 pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, ModelCounts, RequestTimes, Snapshot, WorkerSnapshot};
 pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec, TableCounts, Tables};
-pub use options::EngineOptions;
+pub use options::{EngineOptions, SLICE_NS};
 pub use sink::{RequestFailure, Sink, Value};
 pub use trace::{TaskTrace, TraceRow};

@@ -17,6 +17,9 @@ pub trait Observer: Send {
     fn decided(&mut self, commands: &Commands);
 }
 
+/// How long a task of a cell of long rows runs before others may run in between.
+pub const SLICE_NS: u64 = 4_000_000;
+
 /// The engine's configuration.
 pub struct EngineOptions {
     /// The scheduler's.
@@ -29,7 +32,7 @@ pub struct EngineOptions {
     pub task_time_max: std::time::Duration,
     /// Bytes of weights that may be loaded, at most, those that models share counted once; none: half of the machine's memory.
     pub weight_bytes_max: Option<u64>,
-    /// A cell of which a single row takes longer is refused: a task cannot be interrupted, and everybody else would wait for it.
+    /// A cell of which a single row takes longer is refused.
     pub row_time_max: std::time::Duration,
     /// Measures all batch sizes again, and keeps what it finds, whatever is known of them.
     pub recalibrate: bool,
@@ -44,7 +47,7 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
-            scheduler: cellwright_scheduler::Config::default(),
+            scheduler: cellwright_scheduler::Config { slice_ns: SLICE_NS, ..cellwright_scheduler::Config::default() },
             in_flight_max: 1 << 14,
             batch_max: 512,
             task_time_max: std::time::Duration::from_millis(50),

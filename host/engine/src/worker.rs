@@ -20,9 +20,12 @@ use crate::turns::{CoreTurns, look_out};
 pub(crate) type Runs = Vec<(Slot, Slot, u32)>;
 
 /// What a worker is told.
+#[expect(clippy::large_enum_variant, reason = "nearly all that is sent are tasks")]
 pub(crate) enum ToWorker {
     /// Run this, and take back what a completion before it no longer needs.
     Task(Task, Option<Completed>),
+    /// Go on with the task that was paused under the first number, under the second.
+    Resume(u64, u64),
     /// Take a cell that was made ready for it, and say how it runs.
     Install { index: CellTypeId, cell: Arc<TypedCell>, prepared: Prepared, reply: Sender<Result<Running, LoadError>> },
     /// Forget a cell.
@@ -127,6 +130,10 @@ impl Worker {
                     self.backend.submit(task)?;
                     self.outstanding += 1;
                 }
+                Ok(ToWorker::Resume(paused, seq)) => {
+                    self.backend.resume(paused, seq)?;
+                    self.outstanding += 1;
+                }
                 Ok(ToWorker::Take { from, runs, number }) => {
                     self.backend.take(from.0, &runs)?;
                     self.taking.push_back(number);
@@ -191,7 +198,7 @@ impl Worker {
             self.complete()?;
         }
         match control {
-            ToWorker::Task(..) | ToWorker::Take { .. } => unreachable!("`run` takes these"),
+            ToWorker::Task(..) | ToWorker::Resume(..) | ToWorker::Take { .. } => unreachable!("`run` takes these"),
             ToWorker::Install { index, cell, prepared, reply } => {
                 let loaded = self.backend.install(index, &cell, prepared);
                 let running = |()| Running { table: self.backend.table(index), steps_together: self.backend.steps_together(index) };
@@ -290,7 +297,8 @@ mod tests {
             let engine = ToEngine { sender, turns: Arc::new(turns) };
             let device = Box::new(Stubborn { panics, goes, gone });
             let link = WorkerLink::start(WorkerId(7), device, 4, engine).expect("a thread");
-            let task = Task { seq: 0, cell: CellTypeId(0), steps: 1, rows: vec![], joins: vec![], leaves: vec![], scrub: vec![] };
+            let task =
+                Task { seq: 0, cell: CellTypeId(0), steps: 1, rows: vec![], joins: vec![], leaves: vec![], scrub: vec![], slice: None };
             link.sender.send(ToWorker::Task(task, None)).expect("it listens");
             match told.recv_timeout(PATIENCE).expect("the engine hears of it while the device is still there") {
                 FromWorker::Lost(WorkerId(7), lost) => assert_eq!(lost.cause == "its worker panicked", panics, "{lost}"),

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use cellwright_gate::LARGE;
 use cellwright_gate::platform::{CellFigures, Figures, ModelFigures};
 use cellwright_registry::TenantName;
 use http::StatusCode;
@@ -51,22 +52,26 @@ impl HttpFigures {
 /// What a page shows: one tenant's figures, or all; and whether the server's too.
 type Scope = (Option<TenantName>, bool);
 
-/// Pages that are not older than a second, so that nobody has them made more often.
+/// Long pages. Each is good for a second, however often it is asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Pages(Mutex<HashMap<Scope, (Instant, Bytes)>>);
 
-const FRESH: Duration = Duration::from_secs(1);
+const GOOD_FOR: Duration = Duration::from_secs(1);
 
 impl Pages {
     pub(crate) fn find(&self, scope: &Scope) -> Option<Bytes> {
         let pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pages.get(scope).filter(|(made, _)| made.elapsed() < FRESH).map(|(_, page)| page.clone())
+        pages.get(scope).filter(|(until, _)| Instant::now() < *until).map(|(_, page)| page.clone())
     }
 
-    pub(crate) fn keep(&self, scope: Scope, page: Bytes) {
-        let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pages.retain(|_, (made, _)| made.elapsed() < FRESH);
-        pages.insert(scope, (Instant::now(), page));
+    /// Keeps a page if it is long.
+    pub(crate) fn keep(&self, scope: Scope, page: &Bytes) {
+        if page.len() > LARGE {
+            let now = Instant::now();
+            let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            pages.retain(|_, (until, _)| now < *until);
+            pages.insert(scope, (now + GOOD_FOR, page.clone()));
+        }
     }
 }
 

@@ -204,7 +204,11 @@ where
 /// An answer's body as its stream sends it.
 pub(crate) fn watched(body: Body, answering: Option<AnswerGuard>) -> Body {
     match PROGRESS.try_with(Arc::clone) {
-        Ok(progress) => Body::new(Watched { body, left: Bytes::new(), progress, _answering: answering }),
+        Ok(progress) => {
+            // Until its client takes the head and opens a window, nobody asks the body for anything.
+            progress.set(Some(Instant::now()));
+            Body::new(Watched { body, left: Bytes::new(), progress, _answering: answering })
+        }
         // An HTTP/1 connection has one answer at a time, and its socket is watched.
         Err(_) => body,
     }
@@ -258,14 +262,14 @@ impl http_body::Body for Watched {
 mod tests {
     use super::*;
 
-    /// Streams of an address, of which the first have waited for so long, with or without a key.
-    fn streams(open: &Arc<OpenStreams>, last: u8, kinds: &[(usize, bool)]) -> Vec<(Arc<Progress>, Counted)> {
-        let before = Instant::now().checked_sub(STANDS_MIN).expect("the machine has run for a while");
+    /// So many streams of an address with or without a key, that have waited for so long as to be reset, or do not wait.
+    fn streams(open: &Arc<OpenStreams>, (last, wait): (u8, bool), kinds: &[(usize, bool)]) -> Vec<(Arc<Progress>, Counted)> {
+        let before = wait.then(|| Instant::now().checked_sub(STANDS_MIN).expect("the machine has run for a while"));
         let kinds = kinds.iter().flat_map(|(count, has_key)| std::iter::repeat_n(*has_key, *count));
         let enter = |has_key| {
             let progress = Arc::new(Progress::default());
             progress.has_key.store(has_key, Ordering::Relaxed);
-            progress.set(Some(before));
+            progress.set(before);
             (progress.clone(), open.enter([10, 0, 0, last].into(), progress))
         };
         kinds.map(enter).collect()
@@ -288,10 +292,10 @@ mod tests {
     #[tokio::test]
     async fn streams_without_a_key_are_reset_first_and_only_of_who_has_too_many() {
         let open = Arc::new(OpenStreams::default());
-        let others = streams(&open, 1, &[(OF_ADDRESS.without_key, false)]);
-        let own = streams(&open, 2, &[(OF_ADDRESS.without_key, true), (OF_ADDRESS.without_key, false)]);
+        let others = streams(&open, (1, true), &[(OF_ADDRESS.without_key, false)]);
+        let own = streams(&open, (2, true), &[(OF_ADDRESS.without_key, true), (OF_ADDRESS.without_key, false)]);
         look_again(&open);
-        let more = streams(&open, 2, &[(1, false)]);
+        let more = streams(&open, (2, true), &[(1, false)]);
         assert_eq!(are_reset(&others).await, 0);
         assert_eq!(are_reset(&own[..OF_ADDRESS.without_key]).await, 0, "those with a key");
         assert_eq!(are_reset(&own).await, OF_ADDRESS.without_key / 4 + 1);
@@ -302,10 +306,9 @@ mod tests {
     #[tokio::test]
     async fn what_its_client_reads_is_not_reset() {
         let open = Arc::new(OpenStreams::default());
-        let own = streams(&open, 1, &[(OF_ADDRESS.all, false)]);
-        own.iter().for_each(|(progress, _)| progress.set(None));
+        let own = streams(&open, (1, false), &[(OF_ADDRESS.all, false)]);
         look_again(&open);
-        let _more = streams(&open, 1, &[(1, false)]);
+        let _more = streams(&open, (1, false), &[(1, false)]);
         assert_eq!(are_reset(&own).await, 0);
     }
 }

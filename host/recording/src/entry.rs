@@ -39,6 +39,7 @@ pub(super) enum Told {
     Close(RequestId),
     Cancel(RequestId),
     Done { worker: WorkerId, up_to: TaskSeq, busy_ns: u64, stopped: Vec<(LaneId, u32)>, failed: Vec<LaneId> },
+    Paused { worker: WorkerId, seq: TaskSeq, busy_ns: u64 },
     Moved(RequestId),
     Wake,
 }
@@ -59,6 +60,7 @@ impl Told {
             Event::Close(request) => Self::Close(request),
             Event::Cancel(request) => Self::Cancel(request),
             Event::Done { worker, up_to, busy_ns, stopped, failed } => Self::Done { worker, up_to, busy_ns, stopped, failed },
+            Event::Paused { worker, seq, busy_ns } => Self::Paused { worker, seq, busy_ns },
             Event::Moved(request) => Self::Moved(request),
             Event::Wake => Self::Wake,
         })
@@ -79,6 +81,7 @@ impl Told {
             Self::Close(request) => Event::Close(request),
             Self::Cancel(request) => Event::Cancel(request),
             Self::Done { worker, up_to, busy_ns, stopped, failed } => Event::Done { worker, up_to, busy_ns, stopped, failed },
+            Self::Paused { worker, seq, busy_ns } => Event::Paused { worker, seq, busy_ns },
             Self::Moved(request) => Event::Moved(request),
             Self::Wake => Event::Wake,
         })

@@ -2,7 +2,7 @@
 //!
 //! They are not cryptographic.
 
-use cellwright_scheduler::{Commands, Failure};
+use cellwright_scheduler::{Commands, Failure, Slice};
 
 /// The state of a fingerprint.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,12 @@ pub fn of_commands(commands: &Commands) -> u64 {
     for launch in &commands.launches {
         let rows = &commands.rows[launch.rows.clone()];
         feed(&[u64::from(launch.worker.0), u64::from(launch.cell_type.0), u64::from(launch.model.0), launch.seq.0]);
-        feed(&[u64::from(launch.steps), rows.len() as u64]);
+        let slice = match launch.slice {
+            Slice::Whole => u64::MAX,
+            Slice::First => 0,
+            Slice::Next(paused) => paused.0,
+        };
+        feed(&[u64::from(launch.steps), rows.len() as u64, slice]);
         rows.iter().for_each(|row| feed(&[u64::from(row.lane.0) << 32 | u64::from(row.step)]));
     }
     feed(&[commands.placements.len() as u64]);

@@ -100,7 +100,7 @@ impl Recording {
                     let growth = |number: u32| self.growths.get(number as usize).cloned();
                     let events: Option<Vec<Event>> = told.into_iter().map(|told| told.event(growth)).collect();
                     let events = events.ok_or_else(|| self.damaged())?;
-                    if events.iter().filter(|event| matches!(event, Event::Done { .. })).count() != ended.len() {
+                    if events.iter().filter(|event| matches!(event, Event::Done { .. } | Event::Paused { .. })).count() != ended.len() {
                         return Err(self.damaged());
                     }
                     return Ok(Some(Handled { now, events, ended, decisions }));

@@ -32,6 +32,19 @@ pub struct Launch {
     pub ended: u32,
     /// Its rows, in [`Commands::rows`].
     pub rows: Range<usize>,
+    /// Whether it runs in slices.
+    pub slice: Slice,
+}
+
+/// Which part of a task a launch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slice {
+    /// All of it.
+    Whole,
+    /// The beginning: the worker may pause the task, and says so by [`Event::Paused`](crate::Event::Paused).
+    First,
+    /// The task that had this number when it was paused goes on. It may be paused again.
+    Next(TaskSeq),
 }
 
 impl Launch {

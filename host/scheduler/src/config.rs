@@ -32,6 +32,9 @@ pub struct Config {
     /// by step. Of types whose [`crate::CellInfo::steps_together`] says so, also with fewer rows,
     /// because chains have ended.
     pub merge_steps: bool,
+    /// How long a task runs before others may run in between, nanoseconds, if one row of a cell of
+    /// its model takes longer. 0: to its end.
+    pub slice_ns: u64,
     /// Requests admitted but not yet placed, at most; one more is failed with
     /// `Failure::Overloaded`.
     pub waiting_max: u32,
@@ -56,6 +59,7 @@ impl Default for Config {
             max_tasks_to_submit: 5,
             low_water: 2,
             merge_steps: true,
+            slice_ns: 0,
             waiting_max: 1 << 20,
         }
     }

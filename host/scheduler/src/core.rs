@@ -33,6 +33,7 @@ mod readiness;
 mod request;
 mod reservation;
 mod reserve;
+mod slices;
 mod spares;
 mod stage_slots;
 mod tasks;
@@ -213,6 +214,7 @@ impl Core {
             Event::Close(request) => self.close(request),
             Event::Cancel(request) => self.doom(request, Failure::Cancelled),
             Event::Moved(request) => self.moved(request),
+            Event::Paused { worker, seq, busy_ns } => self.pause(worker, seq, busy_ns),
             Event::ModelUp(_) | Event::Submit(_) | Event::Grow { .. } | Event::Done { .. } | Event::Wake => {}
         }
     }

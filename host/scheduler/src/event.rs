@@ -146,6 +146,15 @@ pub enum Event {
         /// Lanes of requests that failed in a kernel (an index out of range).
         failed: Vec<LaneId>,
     },
+    /// A worker paused its oldest task, whose launch was no [`Slice::Whole`](crate::Slice::Whole).
+    Paused {
+        /// Which worker.
+        worker: WorkerId,
+        /// The task.
+        seq: TaskSeq,
+        /// Device time this slice took, nanoseconds.
+        busy_ns: u64,
+    },
     /// A move that was commanded is complete, or will never be: every move is answered, even one
     /// from or to a domain that is lost, because until then nothing the request held is released.
     Moved(RequestId),

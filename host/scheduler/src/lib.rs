@@ -17,7 +17,7 @@ pub mod id;
 mod policy;
 mod scheduler;
 
-pub use command::{Commands, Failure, Launch, Move, Placement, Refusal, Row};
+pub use command::{Commands, Failure, Launch, Move, Placement, Refusal, Row, Slice};
 pub use config::{Config, Release};
 pub use cost::{CostError, CostTable, Knot};
 pub use event::{BatchSizes, CellInfo, Event, ModelInfo, Submission};

@@ -186,12 +186,17 @@ impl Scheduler {
         self.core.settle_counts();
         let Self { core, policies, passed, .. } = self;
         let policy = |model| policies.get(model).map(|policy| (policy, core.view(model)));
-        let has_work = |model| !passed.contains(&model) && policy(model).is_some_and(|(policy, view)| policy.has_work(view, worker));
+        let starts = |model| core.may_start(worker, model) && policy(model).is_some_and(|(policy, view)| policy.has_work(view, worker));
+        let has_work = |model| !passed.contains(&model) && (core.may_resume(worker, model) || starts(model));
         core.choose_model(has_work, |model| policy(model).and_then(|(policy, view)| policy.oldest(view, worker)))
     }
 
-    /// Asks a model's policy for a worker's next task. False if there was nothing to do.
+    /// Lets a model's paused task go on, or asks its policy for a worker's next task. False if there
+    /// was nothing to do.
     fn serve(&mut self, worker: WorkerId, model: ModelId) -> bool {
+        if self.core.resume(worker, model) {
+            return true;
+        }
         while let Some(pick) = self.policies.get_mut(model).and_then(|policy| policy.choose(self.core.view(model), worker)) {
             // A model whose batch has ended begins the next one when it is its turn.
             let goes_on = matches!(pick, Pick::Take(_));

@@ -10,6 +10,7 @@ mod suite {
     pub(crate) mod oracle;
     pub(crate) mod places;
     pub(crate) mod simulation;
+    mod slices;
     pub(crate) mod timelines;
     pub(crate) mod traffic;
     pub(crate) mod world;

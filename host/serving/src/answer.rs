@@ -38,8 +38,7 @@ pub enum Delivery {
 pub enum Item {
     /// A piece of a streamed output ([`Delivery::Parts`] only).
     Part(Tensor),
-    /// The end: the outputs that were not streamed, and what they hold of the host's memory for as
-    /// long as this is kept.
+    /// The end: the outputs that were not streamed, and the memory that they hold.
     End(Result<InferResponse, InferError>, Option<AnswerShare>),
 }
 
@@ -75,8 +74,7 @@ struct Buffer {
     /// What the answer holds until its end is taken.
     share: Option<AnswerShare>,
     phase: Phase,
-    /// The requests that run for the call. A request that begins after a cancellation is cancelled
-    /// at once.
+    /// The requests that run for the call. One that begins after a cancellation is cancelled.
     running: Vec<Weak<Active>>,
     cancelled: bool,
     waker: Option<Waker>,
@@ -128,15 +126,13 @@ impl Shared {
             return;
         }
         let bytes = buffer.bytes.saturating_add(part_bytes(&part));
-        // One part alone may have any size: the room for the answer bounds it, or its plugin's
-        // memory if that emitted it.
+        // One part alone may have any size: the room for the answer or its plugin bounds it.
         let fits = bytes <= self.bytes_max || buffer.parts.is_empty();
         if fits {
             buffer.bytes = bytes;
             buffer.parts.push_back(part);
         } else {
-            // The reader gets the parts that wait, then this error. Nothing more is computed for
-            // it.
+            // The reader gets the parts that wait, then this error. Nothing more is computed.
             buffer.phase = Phase::Overflowed;
             buffer.end = Some(Err(InferError::PartsWait { limit: self.bytes_max }));
         }

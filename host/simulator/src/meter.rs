@@ -83,7 +83,7 @@ impl Meter {
             match event {
                 Event::WorkerUp { worker, .. } => self.know(worker.index()),
                 Event::Submit(submission) => self.submitted(submission.request),
-                Event::Done { worker, up_to, busy_ns, .. } => {
+                Event::Done { worker, up_to, busy_ns, .. } | Event::Paused { worker, seq: up_to, busy_ns } => {
                     let ended_ns = ends.next().map_or(now.0, |ended| ended.0);
                     let Some(tasks) = self.done(worker.index(), *up_to, ended_ns, *busy_ns) else { continue };
                     let end = (ended_ns, were_at_work && !self.workers[worker.index()].flying.is_empty());

@@ -127,6 +127,10 @@ impl Player {
                 self.recorder.busy(now.0.saturating_sub(*busy_ns), now.0);
                 self.books.complete(*worker, *up_to, now.0);
             }
+            Event::Paused { worker, seq, busy_ns } => {
+                self.recorder.busy(now.0.saturating_sub(*busy_ns), now.0);
+                self.books.pause(*worker, *seq);
+            }
             Event::WorkerUp { .. } => {
                 self.workers += 1;
                 self.traffic.host(now, event);

@@ -6,6 +6,7 @@
 use std::marker::PhantomData;
 
 use super::element::{Element, Kernel, Map1, map1};
+use crate::denormals::as_zero;
 use crate::level::Level;
 
 /// A number of an element type.
@@ -43,7 +44,7 @@ impl Number for f32 {
     }
     #[inline(always)]
     fn power(self, other: Self) -> Self {
-        self.powf(other)
+        as_zero(self).powf(as_zero(other))
     }
     #[inline(always)]
     fn negate(self) -> Self {

@@ -7,6 +7,7 @@ use cellwright_cell_graph::typed::{BinaryKind, UnaryKind};
 use super::convert::{self, Number};
 use super::gates::{self, Factor};
 use super::{dispatch, math};
+use crate::denormals::as_zero;
 use crate::level::Level;
 
 /// Up to three operands: where the first row begins, and how many bytes apart rows are. What lies that far behind the last row may be asked for, too; where that is of no use to anybody the distance of a row by itself is 0.
@@ -212,7 +213,7 @@ unary_ops! {
     GeluTanh: |x: f32| math::gelu_tanh(x);
     Silu: |x: f32| math::silu(x);
     Exp: |x: f32| math::exp(x);
-    Log: |x: f32| x.ln();
+    Log: |x: f32| as_zero(x).ln();
     Sqrt: |x: f32| x.sqrt();
     Not: |x: u8| u8::from(x == 0);
 }

@@ -9,6 +9,9 @@
 //!   first half included (`cache`). Each thread takes its rows through the whole plan, and threads
 //!   meet at its end only.
 //!
+//! A task that runs in slices ([`crate::slices`]) is shared by columns alone. Long products are then
+//! cut by columns, and long groups by tiles and instructions. No bit depends on a cut.
+//!
 //! A large batch that is shared by rows is computed in parts of about 32 rows a thread. So its rows
 //! stay in a near cache from step to step. AMX multiplies faster than weights are read: it stays
 //! with columns and large parts, and so do products of the library.
@@ -24,10 +27,14 @@ use crate::kernels::element::Element;
 use crate::kernels::rows::Rows;
 use crate::matrix::{Left, Packing, Sharing, TERMS, Target, Units};
 use crate::memory::Lines;
+use crate::slices;
 use crate::team::Team;
 
 /// Work below so many picoseconds is done by one thread: waking another takes as long.
 const WORTH_SHARING_PS: usize = 4_000_000;
+
+/// How long a part of a step takes about, in picoseconds, where a slice may end behind each.
+const PART_PS: usize = 250_000_000;
 
 /// Bytes of a frame that stay near while a thread works on its part of them.
 const NEAR_BYTES: usize = 1280 << 10;
@@ -102,7 +109,7 @@ impl Plan {
 
     /// Whether each of several threads computes all of its rows, and not some columns of all.
     pub(super) fn is_split_by_rows(&self, rows: usize, threads: usize) -> bool {
-        threads > 1 && rows >= ROWS_EACH * threads && self.is_read_by_all && self.is_worth_sharing(rows)
+        threads > 1 && rows >= ROWS_EACH * threads && self.is_read_by_all && self.is_worth_sharing(rows) && !slices::is_sliced()
     }
 
     fn is_worth_sharing(&self, rows: usize) -> bool {
@@ -153,10 +160,20 @@ impl Plan {
             }
             return;
         }
+        let (sliced, most) = (slices::is_sliced(), team.guests());
         for step in &self.steps {
+            if sliced {
+                team.set_guests(slices::guests().min(most));
+            }
+            let threads = team.size();
             let threads = if step.row_ps.saturating_mul(rows) < WORTH_SHARING_PS { 1 } else { threads };
             let run = |job: &(dyn Fn(usize) + Sync)| if threads == 1 { job(0) } else { team.run(job) };
             timed(step, times, || step.run(self, (memory, rows), threads, refused, run));
+            slices::point();
+        }
+        if sliced {
+            // The frames of what comes next have room for as many as there were.
+            team.set_guests(most);
         }
     }
 }
@@ -183,6 +200,32 @@ impl Step {
         if let StepKind::Project(projection) = &self.kind {
             return projection.run(memory, rows, threads, run);
         }
+        let parts = if slices::is_sliced() { self.parts(rows, threads) } else { 1 };
+        for part in 0..parts {
+            self.run_part(plan, (memory, rows), threads, refused, (part, parts), &mut run);
+            if parts > 1 {
+                slices::point();
+            }
+        }
+    }
+
+    /// In how many parts it is done, so that each takes about [`PART_PS`].
+    fn parts(&self, rows: usize, threads: usize) -> usize {
+        match self.kind {
+            StepKind::Linear(_) | StepKind::Group(_) => (self.row_ps.saturating_mul(rows) / threads / PART_PS).max(1),
+            _ => 1,
+        }
+    }
+
+    fn run_part(
+        &self,
+        plan: &Plan,
+        (memory, rows): (Memory<'_>, usize),
+        threads: usize,
+        refused: &Mutex<Vec<RefusedRow>>,
+        part: (usize, usize),
+        run: &mut impl FnMut(&(dyn Fn(usize) + Sync)),
+    ) {
         let taken = AtomicU64::new(0);
         run(&|thread: usize| {
             let mine = share(rows, thread, threads);
@@ -192,9 +235,9 @@ impl Step {
             unsafe {
                 match &self.kind {
                     StepKind::Linear(linear) => {
-                        linear.run(memory, rows, Sharing { thread, threads, backwards: memory.backwards, taken: &taken })
+                        linear.run(memory, rows, Sharing { thread, threads, backwards: memory.backwards, taken: &taken }, part)
                     }
-                    StepKind::Group(group) => group.run(&plan.constants, memory, mine, thread),
+                    StepKind::Group(group) => group.run(&plan.constants, memory, mine, thread, part),
                     StepKind::Assembly(assembly) => assembly.run(&plan.constants, memory, mine),
                     StepKind::Lookup(lookup) => lookup.run(memory, mine, refused),
                     StepKind::Whole(whole) => whole.run(memory, mine),
@@ -208,7 +251,7 @@ impl Step {
 impl Linear {
     /// # Safety
     /// The frame has room for `rows` rows (two at least), and no other thread has this one's scratch memory; all have one record of what is taken.
-    unsafe fn run(&self, memory: Memory<'_>, rows: usize, sharing: Sharing<'_>) {
+    unsafe fn run(&self, memory: Memory<'_>, rows: usize, sharing: Sharing<'_>, (part, parts): (usize, usize)) {
         let float = size_of::<f32>();
         let result_stride = memory.stride(self.result);
         // All rows of the matrix at once if they are evenly apart, else those of one row of the batch at a time.
@@ -218,10 +261,12 @@ impl Linear {
         };
         let is_even = self.lead == 1 || (result_stride == self.lead * self.n * float && self.lefts.iter().all(is_apart));
         let (calls, rows_a_call) = if is_even { (1, rows * self.lead) } else { (rows, self.lead) };
-        let units = if is_even {
+        let units = if is_even && parts == 1 {
             self.product.share_of_rows(rows_a_call, sharing)
         } else {
-            Units::own(self.product.share(sharing.thread, sharing.threads))
+            let own = self.product.share(sharing.thread, sharing.threads);
+            let part = share(own.len(), part, parts);
+            Units::own(own.start + part.start..own.start + part.end)
         };
         for call in 0..calls {
             let mut lefts = [Left::NONE; TERMS];
@@ -243,16 +288,21 @@ impl Linear {
 impl Group {
     /// # Safety
     /// The frame has room for these rows, which are no other thread's, what is pointed to is there, and nobody else reads or writes where results are pointed to.
-    unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>, thread: usize) {
-        let mut first = rows.start;
-        while first < rows.end {
+    unsafe fn run(&self, constants: &[Lines], memory: Memory<'_>, rows: Range<usize>, thread: usize, (part, parts): (usize, usize)) {
+        let count = self.instructions.len();
+        // Tile by tile. What a part leaves in the thread's registers the next one finds there.
+        let mut mine = share(rows.len().div_ceil(self.tile_rows) * count, part, parts);
+        while !mine.is_empty() {
+            let (tile, at) = (mine.start / count, mine.start % count);
+            let first = rows.start + tile * self.tile_rows;
             let tile =
                 Tile { constants, memory, first, rows: self.tile_rows.min(rows.end - first), end: rows.end, width: self.width, thread };
-            for instruction in &self.instructions {
+            let until = count.min(at + mine.len());
+            for instruction in &self.instructions[at..until] {
                 // SAFETY: the caller's promise.
                 unsafe { instruction.run(&tile) };
             }
-            first += tile.rows;
+            mine.start += until - at;
         }
     }
 }

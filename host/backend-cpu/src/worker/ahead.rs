@@ -19,11 +19,12 @@ mod lookup;
 mod parts;
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cellwright_backend::{DeviceLost, InputRef, Task};
 use cellwright_cell_graph::hoist::Feed;
 
+use super::timing::Watch;
 use super::transfer::{Ends, Transfer, zero_inputs};
 use super::{Active, Clock, CpuWorker};
 use crate::compiled::{Body, Split};
@@ -200,10 +201,10 @@ impl CpuWorker {
         for rows in [1, MISSING_ROWS.min(pre.rows_most())] {
             let memory = self.ahead.frame.prepare(&pre.plan, rows, self.team.size());
             zero_inputs(&pre.plan, memory, rows);
-            let began = Instant::now();
+            let watch = Watch::start();
             pre.plan.run(memory, rows, &mut self.team, &self.refused);
             self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
-            row = began.elapsed() / rows as u32;
+            row = watch.elapsed() / rows as u32;
             if row >= MISSING_LONG {
                 break;
             }

@@ -8,6 +8,7 @@ use cellwright_backend::{LoadError, Prepare, Prepared};
 use cellwright_cell_graph::TypedCell;
 
 use crate::compiled::Compiled;
+use crate::denormals;
 use crate::domain::CpuDomain;
 use crate::topology::Processors;
 
@@ -20,9 +21,11 @@ pub(super) struct Preparer {
 
 impl Prepare for Preparer {
     fn prepare(&self, cell: &Arc<TypedCell>) -> Result<Prepared, LoadError> {
+        // Weights are rounded as rows are.
+        let plan = || denormals::as_zeros(|| self.domain.plan(cell));
         let plan = match &self.processors {
-            None => self.domain.plan(cell),
-            Some(processors) => near(processors, || self.domain.plan(cell)),
+            None => plan(),
+            Some(processors) => near(processors, plan),
         };
         Ok(Box::new(plan?))
     }

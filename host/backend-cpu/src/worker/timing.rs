@@ -5,6 +5,8 @@
 //! taken input by input is timed as if half of what its inputs add were computed. A batch is timed
 //! on zeros, so a screened projection, whose rows then need no closer look, is timed somewhat too
 //! short.
+//!
+//! What other threads had of the processor meanwhile does not count ([`Watch`]).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -42,7 +44,7 @@ impl CpuWorker {
             if run > 0 && budget.elapsed() >= TIMED_BUDGET {
                 break;
             }
-            let began = Instant::now();
+            let watch = Watch::start();
             if let Some(parts) = loaded.plan.parts() {
                 let computed = if parts.may_have_tables() { rows.div_ceil(LOOKED_UP) } else { rows };
                 self.ahead.run_parts_on_zeros(parts, computed, &mut self.team);
@@ -53,10 +55,39 @@ impl CpuWorker {
                 // A cell may refuse zeros. They are nobody's, and must not meet the rows of the task that comes next.
                 self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
             }
-            least = least.min(began.elapsed());
+            least = least.min(watch.elapsed());
         }
         Ok(least.max(loaded.missing_row.saturating_mul(rows as u32) / FILLING))
     }
+}
+
+/// How long something takes on the calling thread alone: by its processor time, if that is less than what passed. While the thread looks out for its
+/// helpers it counts as at work, so it is only a helper without a processor that still adds to a time.
+pub(super) struct Watch {
+    began: Instant,
+    worked: Option<Duration>,
+}
+
+impl Watch {
+    pub(super) fn start() -> Self {
+        Self { worked: worked(), began: Instant::now() }
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        let passed = self.began.elapsed();
+        let worked = worked().zip(self.worked).map(|(now, before)| now.saturating_sub(before));
+        worked.map_or(passed, |worked| passed.min(worked))
+    }
+}
+
+/// Processor time of this thread, where the system says so.
+fn worked() -> Option<Duration> {
+    #[cfg(unix)]
+    {
+        Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).ok()
+    }
+    #[cfg(not(unix))]
+    None
 }
 
 /// Adds times to an account, if there is one.

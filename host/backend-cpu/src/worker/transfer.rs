@@ -31,7 +31,7 @@ const FINDING: usize = 512;
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
     pub(super) arena: &'a Arena,
-    pub(super) cells: &'a [Option<Loaded>],
+    pub(super) cells: &'a [Option<Arc<Loaded>>],
     pub(super) lanes: &'a [Option<Arc<Lane>>],
     /// The cell that is run.
     pub(super) loaded: &'a Loaded,

@@ -5,6 +5,7 @@ mod bodies;
 mod conformance;
 mod projections;
 mod rows;
+mod slices;
 mod topology;
 mod trees;
 mod workers;

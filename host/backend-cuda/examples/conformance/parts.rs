@@ -9,7 +9,7 @@ use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
-use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, cells, families, hoisting, invariance, operators};
+use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, cells, denormals, families, hoisting, invariance, operators};
 use serde_json::{Value, json};
 
 use super::figures::done;
@@ -29,6 +29,9 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "operators-f32", run: |place| suite(place, Suite::Operators, Precision::F32) },
     Part { name: "operators-bf16", run: |place| suite(place, Suite::Operators, Precision::Bf16) },
     Part { name: "operators-f16", run: |place| suite(place, Suite::Operators, Precision::F16) },
+    Part { name: "denormals-f32", run: |place| suite(place, Suite::Denormals, Precision::F32) },
+    Part { name: "denormals-bf16", run: |place| suite(place, Suite::Denormals, Precision::Bf16) },
+    Part { name: "denormals-f16", run: |place| suite(place, Suite::Denormals, Precision::F16) },
     Part { name: "families-f32", run: |place| suite(place, Suite::Families, Precision::F32) },
     Part { name: "families-bf16", run: |place| suite(place, Suite::Families, Precision::Bf16) },
     Part { name: "families-f16", run: |place| suite(place, Suite::Families, Precision::F16) },
@@ -39,6 +42,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "hoisting-bf16", run: |place| suite(place, Suite::Hoisting, Precision::Bf16) },
     Part { name: "hoisting-f16", run: |place| suite(place, Suite::Hoisting, Precision::F16) },
     Part { name: "operators-tf32", run: |place| in_tf32(place, Suite::Operators) },
+    Part { name: "denormals-tf32", run: |place| in_tf32(place, Suite::Denormals) },
     Part { name: "families-tf32", run: |place| in_tf32(place, Suite::Families) },
     Part { name: "invariance-tf32", run: |place| in_tf32(place, Suite::Invariance) },
     Part { name: "hoisting-tf32", run: |place| in_tf32(place, Suite::Hoisting) },
@@ -70,6 +74,7 @@ pub(crate) const PARTS: &[Part] = &[
 enum Suite {
     Behaviour,
     Operators,
+    Denormals,
     Families,
     Invariance,
     Hoisting,
@@ -81,6 +86,7 @@ fn suite(place: Where, suite: Suite, precision: Precision) -> Value {
     match suite {
         Suite::Behaviour => behaviour::run(make),
         Suite::Operators => operators::run(make, tolerance, &scope),
+        Suite::Denormals => denormals::run(make, &scope),
         Suite::Families => families::run(make, tolerance, &scope),
         Suite::Invariance => invariance::run(make, &scope),
         Suite::Hoisting => hoisting::run(make, &scope),
@@ -95,6 +101,7 @@ fn in_tf32(place: Where, suite: Suite) -> Value {
     match suite {
         Suite::Behaviour => behaviour::run(make),
         Suite::Operators => operators::run_in_tf32(make, Tolerance::default(), &scope),
+        Suite::Denormals => denormals::run_in_tf32(make, &scope),
         Suite::Families => families::run(make, Tolerance::TF32, &scope),
         Suite::Invariance => invariance::run(make, &scope),
         Suite::Hoisting => hoisting::run(make, &scope),

@@ -46,7 +46,9 @@ impl<'a> Weight<'a> {
     }
 
     fn at(&self, k: usize, n: usize) -> f32 {
-        self.alpha * self.values[if self.transposed { n * self.k + k } else { k * self.n + n }]
+        let value = self.alpha * self.values[if self.transposed { n * self.k + k } else { k * self.n + n }];
+        // As kernels take rows.
+        if value.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(value) } else { value }
     }
 
     /// Packed for products in that arithmetic.

@@ -11,7 +11,7 @@ use cellwright_backend::Backend;
 use cellwright_backend_cuda::driver::emulated::{Control, Emulated, Emulation, What};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::typed::Precision;
-use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, families, hoisting, invariance, operators};
+use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, denormals, families, hoisting, invariance, operators};
 
 /// What stands for a graph among the names of kernels.
 const A_GRAPH: &str = "a graph";
@@ -132,6 +132,14 @@ fn operators_in_bf16() {
 #[test]
 fn operators_in_f16() {
     operators::run(&mut make(), Tolerance::default(), &scope(Precision::F16));
+}
+
+#[test]
+fn denormal_numbers_are_zeros() {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+        denormals::run(&mut make(), &scope(precision));
+        denormals::run(&mut Watched::default().on(Of { compiles: true, ..HOPPER }), &scope(precision));
+    }
 }
 
 #[test]

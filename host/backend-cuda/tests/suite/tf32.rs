@@ -6,7 +6,7 @@ use cellwright_backend::Backend;
 use cellwright_backend_cuda::driver::emulated::{Emulated, Emulation};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::typed::Precision;
-use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, families, hoisting, invariance, operators};
+use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, denormals, families, hoisting, invariance, operators};
 
 fn make() -> impl FnMut() -> Box<dyn Backend> {
     let mut seed = 0;
@@ -54,6 +54,11 @@ fn behaviour() {
 #[test]
 fn operators() {
     operators::run_in_tf32(&mut make(), Tolerance::default(), &scope(Precision::F32));
+}
+
+#[test]
+fn denormal_numbers_are_zeros() {
+    denormals::run_in_tf32(&mut make(), &scope(Precision::F32));
 }
 
 #[test]

@@ -273,6 +273,7 @@ fn slots_and_lanes_are_handed_on_while_their_tasks_are_on_their_way() {
             joins: vec![(lane, Arc::new(cellwright_backend::Lane { growth: Arc::new(placed), chain: 0, stage: 0 }))],
             leaves: if number > 0 { vec![lane] } else { Vec::new() },
             scrub: vec![(Slot(64), 2)],
+            slice: None,
         };
         worker.submit(task).expect("the device is there");
         if number >= AHEAD {

@@ -2,6 +2,8 @@
 
 use cellwright_cell_graph::typed::{F16_MOST, Precision};
 
+use super::flushed;
+
 /// The numbers that are multiplied.
 pub(super) fn stretch(precision: Precision, values: &[f64]) -> Vec<f64> {
     match precision {
@@ -53,7 +55,7 @@ fn to_f16(value: f32) -> f64 {
     if rounded.abs() > f64::from(F16_MOST) { f64::INFINITY.copysign(value) } else { rounded }
 }
 
-/// Whole steps of a 127th of the largest magnitude.
+/// Whole steps of a 127th of the largest magnitude, which is zero if it is denormal.
 fn to_steps(values: &[f32]) -> Vec<f64> {
     if values.iter().any(|value| !value.is_finite()) {
         return vec![f64::NAN; values.len()];
@@ -63,7 +65,7 @@ fn to_steps(values: &[f32]) -> Vec<f64> {
     if inverse.is_infinite() {
         return vec![0.0; values.len()];
     }
-    values.iter().map(|value| f64::from((value * inverse).round_ties_even()) * f64::from(most / 127.0)).collect()
+    values.iter().map(|value| f64::from((value * inverse).round_ties_even()) * flushed(f64::from(most / 127.0))).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cellwright_backend::{CellTypeId, FirstSlots, Lane, PlacedGrowth, Slot, Task};
-use cellwright_scheduler::{Commands, Failure, LaneId, Launch, ModelId, Placement, Refusal, RequestId, Row, WorkerId};
+use cellwright_scheduler::{Commands, Failure, LaneId, Launch, ModelId, Placement, Refusal, RequestId, Row, Slice, TaskSeq, WorkerId};
 
 use super::{Core, CoreState, ToWorker};
 use crate::figures::RequestTimes;
@@ -107,6 +107,11 @@ impl Core {
     }
 
     fn launch(&mut self, commands: &Commands, launch: &Launch) {
+        let slice = match launch.slice {
+            Slice::Whole => None,
+            Slice::First => Some(self.slice),
+            Slice::Next(paused) => return self.resume(launch, paused),
+        };
         let state = &mut self.state;
         let scheduled = &commands.rows[launch.rows.clone()];
         let mut rows = state.row_buffers.pop().unwrap_or_default();
@@ -115,12 +120,17 @@ impl Core {
         let leaves = state.lanes.take_leaves(launch.worker, launch.seq.0);
         state.count_models(launch, scheduled);
         let (joins, scrub) = (state.joins(launch.worker, scheduled), state.scrub(launch, scheduled));
-        let task = Task { seq: launch.seq.0, cell: launch.cell_type, steps: launch.steps, rows, joins, leaves, scrub };
+        let task = Task { seq: launch.seq.0, cell: launch.cell_type, steps: launch.steps, rows, joins, leaves, scrub, slice };
         self.count_launch(launch);
         self.traced(commands, launch);
         // A worker that is lost has hung up; the scheduler hears of it by `WorkerDown`.
         let worker = &mut self.workers[launch.worker.index()];
         let _ = worker.sender.send(ToWorker::Task(task, worker.spares.pop()));
+    }
+
+    fn resume(&mut self, launch: &Launch, paused: TaskSeq) {
+        self.state.tally.resumed(launch);
+        let _ = self.workers[launch.worker.index()].sender.send(ToWorker::Resume(paused.0, launch.seq.0));
     }
 
     fn traced(&mut self, commands: &Commands, launch: &Launch) {

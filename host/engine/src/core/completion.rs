@@ -27,6 +27,10 @@ impl Core {
         self.count_completion(worker, completed.busy_ns);
         let state = &mut self.state;
         state.lanes.completed(worker, completed.seq, &mut state.spares);
+        if completed.paused {
+            state.events.push(Event::Paused { worker, seq: TaskSeq(completed.seq), busy_ns: completed.busy_ns });
+            return keep(&mut self.workers[worker.index()].spares, completed);
+        }
         let delivered = || completed.delivered.iter().map(|delivered| delivered.lane);
         state.lanes.read_ahead(delivered());
         state.requests.read_ahead(delivered().filter_map(|lane| Some(state.lanes.get(lane)?.request)));

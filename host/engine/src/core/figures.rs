@@ -40,6 +40,11 @@ impl Tally {
         }
     }
 
+    /// A task that was counted before goes on.
+    pub(super) fn resumed(&mut self, launch: &Launch) {
+        self.outstanding[launch.worker.index()].push_back(launch.cell_type);
+    }
+
     /// A lost worker completes nothing any more.
     pub(super) fn lost(&mut self, worker: WorkerId) {
         self.outstanding[worker.index()].clear();

@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn everybody_who_asked_hears_that_the_last_request_has_left() {
         let (name, counters) = (String::new(), Arc::new(ModelCounters::new(Vec::new())));
-        let model = Arc::new(LoadedModel { id: ModelId(0), load: 0, name, cells: Vec::new(), indices: [].into(), counters });
+        let model = Arc::new(LoadedModel { id: ModelId(0), load: 0, name, tenant: 0, cells: Vec::new(), indices: [].into(), counters });
         let mut models = Models::default();
         models.up(model.clone());
         assert!(models.enter(model.id, model.load));

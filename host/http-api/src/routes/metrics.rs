@@ -24,10 +24,10 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, caller: Caller) -> Resu
                 if let Some(page) = own.pages.find(&scope) {
                     return Ok(page);
                 }
-                let figures = platform.figures(scope.0.as_ref());
-                let server = scope.1.then_some(&own.figures);
-                let page = bytes::Bytes::from(metrics::text(&figures, &own.gate.shed().counts(scope.0.as_ref()), server));
-                own.pages.keep(scope, page.clone());
+                let (tenant, server) = (scope.0.clone(), scope.1.then_some(&own.figures));
+                let text = metrics::text(&platform.figures(tenant.as_ref()), &own.gate.shed().counts(tenant.as_ref()), server);
+                let page = bytes::Bytes::from(text);
+                own.pages.keep(scope, &page);
                 Ok::<_, Refusal>(page)
             });
             making.await?

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -14,7 +14,7 @@ use super::activity::Activity;
 
 /// Connections that are asked to close at once, so that their list is not gone through for each.
 const CLOSED_AT_ONCE: usize = 64;
-/// Who has had a request may bring the next one at any time.
+/// A request may be on its way to a connection that was just accepted, or has just had one.
 const RESTS_MIN: Duration = Duration::from_secs(1);
 
 /// The places of a listener's connections.
@@ -37,6 +37,7 @@ struct Taken {
 struct Open {
     activity: Arc<Activity>,
     close: Arc<Notify>,
+    since: Instant,
 }
 
 /// A connection's place. Given back when dropped.
@@ -77,12 +78,16 @@ impl Places {
         };
         // From here on the address is given back, also if whoever waits leaves.
         let counted = Counted { places: self, address };
-        if self.are_taken() {
-            self.make_room();
-        }
-        let permit = self.free.clone().acquire_owned().await.ok()?;
+        let permit = loop {
+            if self.are_taken() {
+                self.make_room();
+            }
+            if let Ok(permit) = tokio::time::timeout(RESTS_MIN / 4, self.free.clone().acquire_owned()).await {
+                break permit.ok()?;
+            }
+        };
         std::mem::forget(counted);
-        self.taken().connections.insert(number, Open { activity: activity.clone(), close: close.clone() });
+        self.taken().connections.insert(number, Open { activity: activity.clone(), close: close.clone(), since: Instant::now() });
         Some(Place { places: self.clone(), number, address, close, _permit: permit })
     }
 
@@ -91,7 +96,8 @@ impl Places {
         let taken = self.taken();
         let rests = |(number, open): (&u64, &Open)| {
             let (has_asked, since) = open.activity.rest()?;
-            (!has_asked || since.elapsed() >= RESTS_MIN).then_some((has_asked, has_asked.then_some(since), *number))
+            let is_long = open.since.elapsed() >= RESTS_MIN && (!has_asked || since.elapsed() >= RESTS_MIN);
+            is_long.then_some((has_asked, has_asked.then_some(since), *number))
         };
         let mut rest: Vec<_> = taken.connections.iter().filter_map(rests).collect();
         rest.sort_unstable();
@@ -188,6 +194,10 @@ mod tests {
         let [busy, silent, younger] = [(); 3].map(|()| Activity::new());
         let _request = busy.begin();
         let (busy, silent, younger) = (take(&places, 1, &busy), take(&places, 1, &silent), take(&places, 1, &younger));
+        assert!(poll(places.take(address(2), &Activity::new())).is_pending());
+        assert!(poll(silent.is_needed()).is_pending(), "its request may be on its way");
+        let long_ago = Instant::now().checked_sub(RESTS_MIN).expect("the machine has run for a while");
+        places.taken().connections.values_mut().for_each(|open| open.since = long_ago);
         assert!(poll(places.take(address(2), &Activity::new())).is_pending());
         assert!(poll(silent.is_needed()).is_ready() && poll(younger.is_needed()).is_ready());
         assert!(poll(busy.is_needed()).is_pending());

@@ -129,5 +129,5 @@ fn what_is_damaged_is_found_and_mended_by_the_same_bytes() {
         registry.verify(&files).unwrap();
     }
     fs::remove_file(&stored).unwrap();
-    assert!(matches!(registry.verify(&files).unwrap_err(), RegistryError::Io { .. }));
+    assert!(matches!(registry.verify(&files).unwrap_err(), RegistryError::Damaged { .. }), "what is gone, too");
 }

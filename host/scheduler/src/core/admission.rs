@@ -15,7 +15,7 @@ use cellwright_cell_graph::unfolded::{Delivery, Dependency, Grouping, UnfoldedCh
 
 use crate::command::{Failure, Placement};
 use crate::core::Core;
-use crate::core::lane::{Lane, NO_SLOT, Progress};
+use crate::core::lane::{Joining, Lane, NO_SLOT, Progress};
 use crate::core::request::{Block, Chain, Phase, Request};
 use crate::core::reservation::Reservation;
 use crate::core::reserve;
@@ -282,7 +282,8 @@ impl Core {
         let places = places..places + 1;
         self.out.placements.push(Placement { request: id, growth: 0, domain, places, scrub });
         let place = self.lane_mut(lane);
-        (place.plain, place.joins) = (true, !taken);
+        place.plain = !place.waits();
+        place.set_joins(!taken);
         let Self { requests, spares, .. } = self;
         let request = &mut requests[id.index()];
         request.live_chains = 1;
@@ -315,7 +316,7 @@ impl Core {
         let known = self.model(model);
         let in_order = known.takes == Takes::RequestsInOrder;
         let type_position = known.type_of_cell[stage.cell as usize];
-        let cell_type = known.types[type_position as usize].cell_type;
+        let (cell_type, waits) = (known.types[type_position as usize].cell_type, known.sliced);
         let lane = self.take_lane();
         let (placed_in, progress) = (self.tick as u32, Progress::new(graph, index, in_order, &mut self.spares));
         let place = self.lane_mut(lane);
@@ -325,7 +326,7 @@ impl Core {
         place.rank = rank;
         (place.slot, place.limit, place.flying, place.plain) = (slot, graph.length.bound, 0, false);
         place.merges = !graph.may_stop() && !stage.delivery.contains(&Delivery::All);
-        (place.joins, place.named) = (false, false);
+        (place.joining, place.named) = (if waits { Joining::Waits } else { Joining::Never }, false);
         place.progress = progress;
         place.placed_in = placed_in;
         self.out.places.push((lane, slot));

@@ -6,7 +6,7 @@
 
 use crate::command::Row;
 use crate::core::group::{Counted, Group};
-use crate::core::lane::{Lane, Moments, Progress, Ready, Status};
+use crate::core::lane::{Joining, Lane, Moments, Progress, Ready, Status};
 use crate::core::queues::{Item, Key};
 use crate::core::{Core, reserve};
 use crate::event::BatchSizes;
@@ -70,6 +70,9 @@ impl Core {
         let mut batch = std::mem::take(&mut self.batch);
         let mut served = false;
         for task in 0..self.config.max_tasks_to_submit {
+            if task > 0 && !self.may_start(worker, model) {
+                break;
+            }
             self.settle_counts();
             self.form_batch((worker, own), cell_type, sizes, &mut batch);
             let enough = if task == 0 { 1 } else { sizes.min as usize };
@@ -208,7 +211,7 @@ impl Core {
         for index in 0..batch.listed.len() {
             let nodes = batch.listed[index];
             let lane = self.lane(nodes.lane);
-            if !lane.joins {
+            if lane.joining != Joining::May {
                 batch.sole = Some(lane.model).filter(|model| apart == 0 || batch.sole == Some(*model));
                 batch.listed[apart] = nodes;
                 apart += 1;

@@ -110,7 +110,7 @@ impl Core {
         let (stops, over) = (chain.stops, chain.remaining == 0);
         // A sole worker's queued nodes count as complete, so their readers were notified before. A
         // chain that may stop is the exception: its queued steps may not count.
-        let told = self.sole_worker && !stops && !self.subgraphs();
+        let told = self.sole_worker && !stops && !self.subgraphs() && !self.lane(lane).waits();
         if live > 0 && !self.in_order(model) && !told {
             self.after_done(lane, steps);
         }
@@ -257,7 +257,8 @@ impl Core {
 
     pub(crate) fn worker_down(&mut self, worker: WorkerId) {
         self.dissolve_groups_of(worker);
-        let Some(state) = self.workers.get_mut(worker.index()).and_then(Option::take) else { return };
+        let Some(mut state) = self.workers.get_mut(worker.index()).and_then(Option::take) else { return };
+        state.take_back_paused();
         let mut rows = state.rows;
         for task in &state.tasks {
             self.types[task.cell_type.index()].running -= task.steps;

@@ -8,6 +8,7 @@ use crate::core::admission_queues::AdmissionQueues;
 use crate::core::arena::Arena;
 use crate::core::fairness::Share;
 use crate::core::queues::Tally;
+use crate::core::slices::Paused;
 use crate::core::tenants::TenantIndex;
 use crate::cost::CostTable;
 use crate::event::{BatchSizes, ModelInfo};
@@ -31,6 +32,8 @@ pub(crate) struct Task {
     pub(crate) sole: Option<ModelId>,
     /// Device time charged for it ahead.
     pub(crate) charged_ns: u64,
+    /// Its worker may pause it.
+    pub(crate) sliced: bool,
 }
 
 /// A worker that is up.
@@ -50,13 +53,15 @@ pub(crate) struct Worker {
     pub(crate) chosen: [Time; 2],
     /// How many requests of which models are taken for it, ascending by model.
     pub(crate) taken: Vec<(ModelId, u32)>,
+    /// Tasks that it paused.
+    pub(crate) paused: VecDeque<Paused>,
 }
 
 impl Worker {
     /// Nothing in flight.
     pub(crate) fn new(domain: DomainId, class: NumericClass) -> Self {
-        let (tasks, rows, landing) = Default::default();
-        Self { domain, class, last_seq: TaskSeq(0), tasks, rows, landing, outstanding: 0, chosen: [Time(0); 2], taken: Vec::new() }
+        let (tasks, rows, landing, paused) = Default::default();
+        Self { domain, class, last_seq: TaskSeq(0), tasks, rows, landing, outstanding: 0, chosen: [Time(0); 2], taken: Vec::new(), paused }
     }
 }
 
@@ -111,6 +116,8 @@ pub(crate) struct Model {
     pub(crate) flying: u32,
     /// It takes no more submissions.
     pub(crate) closed: bool,
+    /// Its tasks run in slices.
+    pub(crate) sliced: bool,
 }
 
 impl Model {
@@ -141,7 +148,8 @@ impl Model {
             one.batch = sound(one.batch);
         }
         let share = Share::default();
-        Self { info, tenant, policy, takes, types, type_of_cell, share, active: false, requests: 0, ready: 0, flying: 0, closed: false }
+        let (active, closed, sliced, requests, ready, flying) = Default::default();
+        Self { info, tenant, policy, takes, types, type_of_cell, share, active, requests, ready, flying, closed, sliced }
     }
 
     /// Whether its policy takes requests, not nodes.

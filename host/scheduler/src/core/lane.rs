@@ -208,6 +208,16 @@ impl Default for Progress {
     }
 }
 
+/// How a lane goes with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Joining {
+    Never,
+    /// It may join a group: it is plain, and its request does not grow.
+    May,
+    /// Never, and others wait until its nodes are complete, because a task with them may be paused (`slices`).
+    Waits,
+}
+
 /// One stage of one chain of a placed request, in three halves of cache lines.
 #[derive(Debug)]
 #[repr(align(32))]
@@ -235,8 +245,8 @@ pub(crate) struct Lane {
     pub(crate) merges: bool,
     /// Its nodes wait only for nodes of their growth that they name, and all of those will run.
     pub(crate) named: bool,
-    /// It may join a group: it is plain, and its request does not grow.
-    pub(crate) joins: bool,
+    /// How it goes with others: one byte more would be a cache line more.
+    pub(crate) joining: Joining,
     /// Its progress. In a group: where it is in the group's time, and its state before it joined.
     pub(crate) progress: Progress,
     /// The low bits of the turn in which it was handed out. If they wrap around to the same value,
@@ -263,9 +273,20 @@ impl Lane {
             plain: false,
             merges: false,
             named: false,
-            joins: false,
+            joining: Joining::Never,
             progress: Progress::default(),
             placed_in: 0,
+        }
+    }
+
+    pub(crate) const fn waits(&self) -> bool {
+        matches!(self.joining, Joining::Waits)
+    }
+
+    /// It may join a group from now on, or not.
+    pub(crate) const fn set_joins(&mut self, joins: bool) {
+        if !self.waits() {
+            self.joining = if joins { Joining::May } else { Joining::Never };
         }
     }
 
@@ -278,17 +299,24 @@ impl Lane {
         }
     }
 
-    /// What is true of one of its nodes.
+    /// What is true of one of its nodes, for others.
     pub(crate) fn status(&self, step: u32) -> Status {
         if step >= self.limit {
             return Status::Never;
         }
-        match &self.progress {
+        self.for_others(match &self.progress {
             Progress::Front(front) if step < front.done => Status::Done,
             Progress::Front(front) if step < front.queued => Status::Queued(front.worker),
             Progress::Front(_) => Status::Waiting,
             Progress::Each(nodes) => nodes.states.status(step),
             Progress::Grouped(grouped) => grouped.nodes.states.status(step),
+        })
+    }
+
+    const fn for_others(&self, status: Status) -> Status {
+        match status {
+            Status::Queued(_) if self.waits() => Status::Waiting,
+            status => status,
         }
     }
 
@@ -312,12 +340,12 @@ impl Lane {
 
     /// The status of all its nodes, for lanes that wait for its end. `Waiting` if they differ.
     pub(crate) fn whole_status(&self) -> Status {
-        match &self.progress {
+        self.for_others(match &self.progress {
             Progress::Front(front) if front.queued < self.limit => Status::Waiting,
             Progress::Front(front) if front.done < self.limit => Status::Queued(front.worker),
             Progress::Front(_) => Status::Done,
             Progress::Each(nodes) => nodes.whole_status(self.flying),
             Progress::Grouped(grouped) => grouped.nodes.whole_status(self.flying),
-        }
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Records launches: a set of rows becomes a task in flight, or a further step of the last launch.
 
-use crate::command::{Launch, Row};
+use crate::command::{Launch, Row, Slice};
 use crate::core::fleet::Task;
 use crate::core::{Core, reserve};
 use crate::id::{CellTypeId, ModelId, TaskSeq, WorkerId};
@@ -43,10 +43,12 @@ impl Core {
         let seq = TaskSeq(state.last_seq.0 + 1);
         state.last_seq = seq;
         let (tick, listed, walk) = (0, 0, false);
-        state.tasks.push_back(Task { seq, cell_type, steps: 1, rows: launched.len(), tick, listed, walk, sole, charged_ns });
+        let sliced = self.models[model.index()].as_ref().is_some_and(|model| model.sliced);
+        let slice = if sliced { Slice::First } else { Slice::Whole };
+        state.tasks.push_back(Task { seq, cell_type, steps: 1, rows: launched.len(), tick, listed, walk, sole, charged_ns, sliced });
         reserve::in_ring(&mut state.rows, launched.len());
         state.rows.extend(launched);
-        self.out.launches.push(Launch { worker, cell_type, model, sole, seq, steps: 1, ended: 0, rows: first..rows.len() });
+        self.out.launches.push(Launch { worker, cell_type, model, sole, seq, steps: 1, ended: 0, rows: first..rows.len(), slice });
         self.out.rows = rows;
     }
 

@@ -41,9 +41,10 @@ pub(crate) struct Tenant {
 }
 
 impl Core {
-    /// The policy of a model.
+    /// The policy of a model; cellular batching, if its tasks run in slices and its own knows no waiting.
     pub(crate) fn policy_of(&self, info: &ModelInfo) -> PolicyKind {
-        info.policy.unwrap_or(self.config.policy)
+        let policy = info.policy.unwrap_or(self.config.policy);
+        if policy.takes() == Takes::RequestsInOrder && self.runs_in_slices(info) { PolicyKind::Cellular } else { policy }
     }
 
     /// Whether a model takes submissions.
@@ -69,7 +70,8 @@ impl Core {
         }
         let tenant = self.know_tenant(info.tenant, info.weight);
         let policy = self.policy_of(&info);
-        let known = Model::new(info, tenant, (policy, takes));
+        let sliced = self.runs_in_slices(&info);
+        let known = Model { sliced, ..Model::new(info, tenant, (policy, takes)) };
         self.models_of_batches += u32::from(known.takes_requests());
         *entry(&mut self.models, model.index()) = Some(known);
     }

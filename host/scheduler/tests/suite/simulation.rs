@@ -46,6 +46,18 @@ fn every_request_ends_once_in_batches_that_change() {
     });
 }
 
+/// Of half the seeds nothing is known of what rows take; of the others some models have cells of which one takes longer than a slice.
+#[test]
+fn every_request_ends_once_where_tasks_are_paused() {
+    let pauses = std::sync::atomic::AtomicU32::new(0);
+    try_each(seeds(1000), |seed| {
+        let world = Run::new(seed, scope(seed), |config, _| config.slice_ns = 20).run();
+        assert_eq!(world.finished as usize + world.failed.len(), 12);
+        pauses.fetch_add(world.pauses, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(pauses.into_inner() > 1000, "few tasks are paused");
+}
+
 /// The traffic must contain what the first test is about.
 #[test]
 fn the_simulation_sees_everything() {

@@ -67,6 +67,7 @@ pub(crate) fn config(dice: &mut Dice) -> Config {
         low_water: dice.below(3),
         merge_steps: !dice.once_in(3),
         waiting_max: if dice.once_in(8) { 2 } else { 1000 },
+        slice_ns: 0,
     }
 }
 
@@ -256,6 +257,11 @@ impl Run {
     }
 
     fn complete(&mut self, worker: WorkerId) {
+        if self.world.workers[&worker].tasks.front().is_some_and(|task| task.sliced) && !self.dice.once_in(3) {
+            let busy = u64::from(self.dice.between(10, 1000));
+            let event = self.world.pause(worker, busy);
+            return self.events.extend(event);
+        }
         let tasks = self.world.workers[&worker].tasks.len() as u32;
         let count = self.dice.between(1, tasks.max(1)) as usize;
         let busy = u64::from(self.dice.between(10, 1000));
@@ -297,7 +303,7 @@ impl Run {
     fn lose(&mut self, id: WorkerId) {
         let worker = self.world.workers.remove(&id).expect("a worker that is up");
         self.world.lost_worker = true;
-        for (lane, _) in worker.tasks.iter().flat_map(|task| &task.rows) {
+        for (lane, _) in worker.tasks.iter().chain(&worker.paused).flat_map(|task| &task.rows) {
             self.world.lanes.get_mut(lane).expect("rows in flight hold their lanes").flying -= 1;
         }
         if !self.world.workers.values().any(|other| other.domain == worker.domain) {

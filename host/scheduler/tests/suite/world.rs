@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{
-    Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, PolicyKind, Release, RequestId, Scheduler, Slot, Submission,
-    Takes, TaskSeq, Time, WorkerId,
+    Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, PolicyKind, Release, RequestId, Scheduler, Slice, Slot,
+    Submission, Takes, TaskSeq, Time, WorkerId,
 };
 
 use super::model::{Graph, Need, NodeId};
@@ -100,11 +100,15 @@ pub(crate) struct Task {
     pub(crate) seq: TaskSeq,
     pub(crate) steps: u32,
     pub(crate) rows: Vec<(LaneId, u32)>,
+    /// It may be paused.
+    pub(crate) sliced: bool,
 }
 
 pub(crate) struct Worker {
     pub(crate) domain: DomainId,
     pub(crate) tasks: VecDeque<Task>,
+    /// Tasks that were paused.
+    pub(crate) paused: Vec<Task>,
 }
 
 /// Everything outside the scheduler.
@@ -131,6 +135,7 @@ pub(crate) struct World {
     /// Rows whose chain ended before their launch.
     pub(crate) ragged: u32,
     pub(crate) scrubbed: u32,
+    pub(crate) pauses: u32,
     pub(crate) lost_worker: bool,
     pub(crate) wake: bool,
     /// Of the next request.
@@ -159,6 +164,7 @@ impl World {
             padded: 0,
             ragged: 0,
             scrubbed: 0,
+            pauses: 0,
             lost_worker: false,
             wake: false,
             deadline: None,
@@ -174,7 +180,7 @@ impl World {
     /// A worker, its domain and that one's slots, of which the scheduler is to be told.
     pub(crate) fn worker_up(&mut self, (worker, domain, arena_slots): (u32, u32, u32)) -> Event {
         let (worker, domain, class) = (WorkerId(worker), DomainId(domain), self.models[0].class);
-        self.workers.insert(worker, Worker { domain, tasks: VecDeque::new() });
+        self.workers.insert(worker, Worker { domain, tasks: VecDeque::new(), paused: Vec::new() });
         self.arenas.entry(domain).or_insert_with(|| vec![None; arena_slots as usize]);
         Event::WorkerUp { worker, domain, class, arena_slots }
     }
@@ -227,6 +233,26 @@ impl World {
             )
         });
         lines.collect::<Vec<_>>().join("\n")
+    }
+
+    /// A worker pauses its next task, if it may be.
+    pub(crate) fn pause(&mut self, worker: WorkerId, busy_ns: u64) -> Option<Event> {
+        let state = self.workers.get_mut(&worker)?;
+        let task = state.tasks.pop_front_if(|task| task.sliced)?;
+        let seq = task.seq;
+        state.paused.push(task);
+        self.pauses += 1;
+        Some(Event::Paused { worker, seq, busy_ns })
+    }
+
+    /// A paused task goes on.
+    fn resume(&mut self, launch: &cellwright_scheduler::Launch, paused: TaskSeq, rows: &[cellwright_scheduler::Row]) {
+        let state = self.workers.get_mut(&launch.worker).expect("a worker that is up");
+        let at = state.paused.iter().position(|task| task.seq == paused).expect("who goes on was paused");
+        let task = Task { seq: launch.seq, ..state.paused.remove(at) };
+        assert!(task.rows.iter().copied().eq(rows.iter().map(|row| (row.lane, row.step))), "a task goes on with its own rows");
+        assert!(state.tasks.iter().all(|task| !task.sliced), "a slice behind a slice");
+        state.tasks.push_back(task);
     }
 
     /// A worker completes its next `count` tasks. `fail` says which lanes fail.
@@ -393,6 +419,9 @@ impl World {
 
     fn launch(&mut self, launch: &cellwright_scheduler::Launch, rows: &[cellwright_scheduler::Row]) {
         assert!(!rows.is_empty() && launch.steps > 0);
+        if let Slice::Next(paused) = launch.slice {
+            return self.resume(launch, paused, rows);
+        }
         self.merged += u32::from(launch.steps > 1);
         let ragged = self.ragged;
         let chosen = Arc::clone(&self.models[launch.model.index()]);
@@ -418,7 +447,7 @@ impl World {
                     self.ragged += 1;
                     continue;
                 }
-                self.check_needs(request, node, launch.worker, (launch.seq.0, index));
+                self.check_needs(request, node, launch, index);
             }
             for row in rows {
                 let info = self.lanes[&row.lane];
@@ -443,7 +472,10 @@ impl World {
         let worker = self.workers.get_mut(&launch.worker).expect("a worker that is up");
         assert!(worker.tasks.back().is_none_or(|last| last.seq.0 + 1 == launch.seq.0), "a gap between tasks");
         let rows = rows.iter().map(|row| (row.lane, row.step)).collect();
-        worker.tasks.push_back(Task { seq: launch.seq, steps: launch.steps, rows });
+        let sliced = launch.slice == Slice::First;
+        let is_free = worker.paused.len() < 2 && worker.tasks.iter().all(|task| !task.sliced);
+        assert!(is_free || !sliced, "more tasks in slices than a worker may have");
+        worker.tasks.push_back(Task { seq: launch.seq, steps: launch.steps, rows, sliced });
     }
 
     /// Up to which step a lane goes, whatever it computes.
@@ -463,18 +495,28 @@ impl World {
         self.takes(request.model) == Takes::RequestsInOrder
     }
 
+    /// What a model's policy takes. In place of one that keeps an order, a model that runs in slices has cellular batching.
     fn takes(&self, model: ModelId) -> Takes {
-        self.models[model.index()].policy.unwrap_or(self.config.policy).takes()
+        let model = &self.models[model.index()];
+        let is_long = |ns: u64| self.config.slice_ns > 0 && ns > self.config.slice_ns;
+        let sliced = model.cells.iter().any(|cell| cell.cost.nanoseconds(1).is_some_and(is_long));
+        match model.policy.unwrap_or(self.config.policy).takes() {
+            Takes::RequestsInOrder if sliced => Takes::Nodes,
+            takes => takes,
+        }
     }
 
     /// Every predecessor is complete or earlier in the same worker's order; a pinned subgraph stays on its worker.
-    fn check_needs(&self, request: &Request, node: NodeId, worker: WorkerId, at: (u64, u32)) {
+    fn check_needs(&self, request: &Request, node: NodeId, launch: &cellwright_scheduler::Launch, step: u32) {
+        let (worker, at) = (launch.worker, (launch.seq.0, step));
         assert!(node.step < request.known(node.chain), "a step beyond its chain's end was launched");
         assert!(!request.cancelled_chains.contains(&node.chain), "a node of a cancelled chain was launched");
         let in_order = self.in_order(request);
         let strict = self.config.release == Release::Subgraph && !in_order;
         let ahead = |state: Option<&NodeState>| match state {
             Some(NodeState::Done) => true,
+            // Who is ahead may be paused.
+            Some(NodeState::Queued(..)) if launch.slice != Slice::Whole => false,
             Some(NodeState::Queued(other, before)) => *other == worker && *before < at,
             None => false,
         };

@@ -1,6 +1,6 @@
 //! What a meter makes of tasks whose times are known.
 
-use cellwright_scheduler::{ModelId, Row, Submission, WorkerId};
+use cellwright_scheduler::{ModelId, Row, Slice, Submission, WorkerId};
 
 use super::*;
 use crate::device::{Device, Durations};
@@ -12,7 +12,17 @@ fn the_mean_of_each_batch_size_is_a_devices_table() {
         let (seq, worker) = (TaskSeq(seq as u64 + 1), WorkerId(1));
         let mut commands = Commands { rows: vec![Row { lane: Default::default(), step: 0 }; rows], ..Commands::default() };
         let (cell_type, model) = (CellTypeId(3), ModelId(0));
-        commands.launches.push(Launch { worker, cell_type, model, sole: None, seq, steps: 2, ended: 0, rows: 0..rows });
+        commands.launches.push(Launch {
+            worker,
+            cell_type,
+            model,
+            sole: None,
+            seq,
+            steps: 2,
+            ended: 0,
+            rows: 0..rows,
+            slice: Slice::Whole,
+        });
         // Each is alone: a microsecond passes before it, and half of one after it.
         let launched = 1_000_000 * seq.0;
         meter.told(Time(launched), &[], &[]);
@@ -52,7 +62,7 @@ fn launches(tasks: impl IntoIterator<Item = (u32, u64)>) -> Commands {
     let (cell_type, model) = (CellTypeId(0), ModelId(0));
     let of_task = |(worker, seq)| {
         let (worker, seq) = (WorkerId(worker), TaskSeq(seq));
-        Launch { worker, cell_type, model, sole: None, seq, steps: 1, ended: 0, rows: 0..1 }
+        Launch { worker, cell_type, model, sole: None, seq, steps: 1, ended: 0, rows: 0..1, slice: Slice::Whole }
     };
     commands.launches.extend(tasks.into_iter().map(of_task));
     commands

@@ -187,6 +187,11 @@ impl Books {
         }
     }
 
+    /// That task is paused: it is launched again, with the same rows.
+    pub(super) fn pause(&mut self, worker: WorkerId, seq: TaskSeq) {
+        entry(&mut self.flying, worker.index()).retain(|flight| flight.seq != seq);
+    }
+
     /// The next task of a worker to be complete.
     pub(super) fn next_flight(&self, worker: WorkerId, seq: TaskSeq) -> Option<&Flight> {
         self.flying.get(worker.index())?.iter().find(|flight| flight.seq == seq)

@@ -33,8 +33,8 @@ fn silent_connections_of_many((requests, fraction): Form) {
     assert_eq!(town.server.get("/v2/health/ready").status, 200);
     let said = town.server.said();
     let health = said.iter().find_map(|line| line.strip_prefix("listening for health probes on http://")).expect("an address");
-    let mut probe = TcpStream::connect(health).expect("it accepts");
-    let mut ask = |path: &str| {
+    let ask = |path: &str| {
+        let mut probe = TcpStream::connect(health).expect("it accepts");
         probe.write_all(&request("GET", path, &[], b"")).expect("the server reads");
         let answer = Answer::read(&mut BufReader::new(&mut probe)).expect("an answer");
         answer.expect("an answer before the connection closes").status

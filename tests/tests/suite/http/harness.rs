@@ -32,6 +32,7 @@ pub(super) struct Running {
     pub(super) runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<bool>>,
+    pub(super) door: Arc<FrontDoor>,
     pub(super) platform: Arc<Platform>,
     _folder: TempDir,
 }
@@ -127,11 +128,11 @@ impl Running {
         // Nobody comes to the second one.
         let options = ServerOptions { addresses: vec!["127.0.0.1:0".parse().unwrap(); 2], tls, limits: settings.limits, health: None };
         let door = FrontDoor::new(platform.clone(), settings.bounds).unwrap();
-        let server = runtime.block_on(Server::bind(options, door)).unwrap();
+        let server = runtime.block_on(Server::bind(options, door.clone())).unwrap();
         let address = server.addresses()[0];
         let (stop, stopped) = oneshot::channel();
         let served = runtime.spawn(server.serve(async { drop(stopped.await) }));
-        let running = Self { gate, loading, address, runtime, stop: Some(stop), served: Some(served), platform, _folder: folder };
+        let running = Self { gate, door, loading, address, runtime, stop: Some(stop), served: Some(served), platform, _folder: folder };
         running.has("sums", &BundleFolder::summing());
         running.is_quick("sums");
         running

@@ -66,6 +66,8 @@ impl Settings {
             low_water: one_of(rng, &[0, 1, 2, 6]),
             merge_steps: !rng.one_in(3),
             waiting_max: one_of(rng, &[1 << 20, 1 << 20, 1 << 20, 3]),
+            // At every point where a task may be paused, if it is a CPU's.
+            slice_ns: one_of(rng, &[0, 0, 1]),
         };
         let bodies = one_of(rng, &[0, 2, 6]);
         let domain = DomainOptions {

@@ -21,7 +21,7 @@ fn ten_thousand_idle_connections_disturb_nobody() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }).expect("up to the hard limit it may be raised");
     let connections = CONNECTIONS.min(raised.saturating_sub(BESIDE));
 
-    let server = Server::start(&[]);
+    let server = Server::start(&["--address-connections-max", "0"]);
     server.push("sums", &BundleFolder::summing());
     let before = resident_bytes(server.id());
     let idle: Vec<_> = (0..connections).map(|_| server.connect()).collect();

@@ -3,6 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::tiles::digits::take_apart;
 use super::{GROUP, GROUPS, Rounded, Width};
+use crate::denormals::as_zero;
 
 /// Bytes of a line: as many groups as a term's depth is padded to.
 const LINE: usize = GROUP * GROUPS;
@@ -111,10 +112,10 @@ pub(super) unsafe fn pack_row(rounded: Rounded, row: &[Float], factors: *const f
     unsafe { *scale = of.step };
 }
 
-/// The nearest number of eight significant bits, ties to even; a NaN stays one.
+/// The nearest number of eight significant bits, ties to even; a NaN stays one, and a denormal number is zero.
 #[inline(always)]
 pub(super) fn to_bf16(value: f32) -> u16 {
-    let bits = value.to_bits();
+    let bits = as_zero(value).to_bits();
     // Never beyond the largest pattern: infinities and NaN are not rounded.
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     let kept = bits >> 16 | u32::from(value.is_nan()) << 6;

@@ -40,8 +40,9 @@ const HEADERS: &[(&CStr, &str)] = &[
     (c"stdint.h", concat!(include_str!("../../../../../kernels/generated/stdint.h"), "\0")),
 ];
 
-/// As `kernels/check` compiles what is embedded: nothing is fused but where the source says so, and nothing is approximated.
-const OPTIONS: &[&CStr] = &[c"--std=c++17", c"--fmad=false", c"--ftz=false", c"--prec-div=true", c"--prec-sqrt=true"];
+/// As `kernels/check` compiles what is embedded: nothing is fused but where the source says so, nothing is approximated, and
+/// denormal numbers are zeros.
+const OPTIONS: &[&CStr] = &[c"--std=c++17", c"--fmad=false", c"--ftz=true", c"--prec-div=true", c"--prec-sqrt=true"];
 
 /// Texts whose code is kept at most; more are compiled again.
 const KEPT_MAX: usize = 1024;

@@ -40,7 +40,9 @@ impl Core {
             for (index, stage) in (0..).zip(&chain.stages) {
                 let by_name = |depends: &Dependency| matches!(depends, Dependency::Nodes { .. });
                 let named = !stage.named_producers.is_empty() && !stage.named_producers.contains(&0) && stage.depends.iter().all(by_name);
-                if let Some(lane) = self.request(id).chain(local).map(|chain| chain.lane(index)).filter(|_| named) {
+                if let Some(lane) =
+                    self.request(id).chain(local).map(|chain| chain.lane(index)).filter(|lane| named && !self.lane(*lane).waits())
+                {
                     self.lane_mut(lane).named = true;
                 }
             }
@@ -67,10 +69,10 @@ impl Core {
         let in_order = matches!(place.progress, Progress::Front(_));
         let asked = !stage.successors.targets.is_empty() || chain.readers(place.stage.into()).is_some();
         let taken = self.model(request.model).takes_requests();
-        let (plain, grows) = (alone && in_order && !asked, request.grows());
+        let (plain, grows) = (alone && in_order && !asked && !place.waits(), request.grows());
         let place = self.lane_mut(lane);
         place.plain = plain;
-        place.joins = plain && !grows && !taken;
+        place.set_joins(plain && !grows && !taken);
     }
 
     fn connect_stage(&mut self, id: RequestId, lane: LaneId, stage: &UnfoldedStage, depends: &Dependency, reads: Option<&mut Vec<u32>>) {
@@ -167,7 +169,8 @@ impl Core {
         if let Some((stop_stage, stop_lane)) = stop.filter(|_| !over) {
             self.leave_group(stop_lane);
             let place = self.lane_mut(stop_lane);
-            (place.plain, place.joins) = (false, false);
+            place.plain = false;
+            place.set_joins(false);
             if let Some(links) = self.links_of(id, leader) {
                 let readers = links.readers_of(stop_stage);
                 (0..stages).for_each(|stage| readers.follow(StageRef { chain: number, stage }));

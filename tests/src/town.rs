@@ -172,17 +172,6 @@ impl Town {
         }
         panic!("{said}");
     }
-
-    /// Bytes that the server's process has of the memory.
-    ///
-    /// # Panics
-    /// If the system does not say.
-    #[must_use]
-    pub fn memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.id())).expect("the process lives");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
-    }
 }
 
 /// Does something again and again until the attack is over.

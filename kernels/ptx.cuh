@@ -27,6 +27,16 @@ __device__ __forceinline__ void launch_wait() {
 #endif
 }
 
+// ---- denormal numbers ----
+
+// x, or zero where it is denormal. Kernels are compiled so that arithmetic takes denormal numbers for
+// zeros; conversions, and what looks at bits, need this.
+__device__ __forceinline__ float flushed(float x) {
+    float y;
+    asm("mul.ftz.f32 %0, %1, 0f3F800000;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Groups that are compiled when a model is loaded need nothing of the rest.
 #ifndef __CUDACC_RTC__
 
@@ -47,13 +57,6 @@ __device__ __forceinline__ void copy_wait() {
 }
 
 // ---- bf16 and f16 ----
-
-// x, or zero where it is denormal. Kernels are compiled so that arithmetic takes denormal numbers for zeros; conversions and what looks at bits need this.
-__device__ __forceinline__ float flushed(float x) {
-    float y;
-    asm("mul.ftz.f32 %0, %1, 0f3F800000;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 // Two f32 rounded to bf16, to the nearest, the first in the low half; denormal ones are zeros.
 __device__ __forceinline__ uint32_t pack_bf16(float first, float second) {

@@ -7,7 +7,8 @@
 //!
 //! A stream takes some kilobytes. Where an address, or all of them, have more streams than they may,
 //! those that wait for their clients are reset: first those whose request had no valid key, of them
-//! those that wait longest.
+//! those that wait longest. A burst may bring more before that: beyond a bound new ones are reset at
+//! once.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -74,10 +75,12 @@ struct StreamsMax {
     /// That wait for their clients and had no key.
     without_key: usize,
     all: usize,
+    /// More are reset as they come.
+    burst: usize,
 }
 
-const OF_ADDRESS: StreamsMax = StreamsMax { without_key: 64, all: 4096 };
-const OF_PROCESS: StreamsMax = StreamsMax { without_key: 1024, all: 16_384 };
+const OF_ADDRESS: StreamsMax = StreamsMax { without_key: 64, all: 4096, burst: 16_384 };
+const OF_PROCESS: StreamsMax = StreamsMax { without_key: 1024, all: 16_384, burst: 32_768 };
 /// A stream that has waited for less is not reset.
 const STANDS_MIN: Duration = Duration::from_millis(100);
 /// How often streams are gone through.
@@ -135,8 +138,13 @@ impl StreamsMax {
 }
 
 impl OpenStreams {
-    fn enter(self: &Arc<Self>, address: IpAddr, progress: Arc<Progress>) -> Counted {
+    /// Counts a stream. None: there are too many.
+    fn enter(self: &Arc<Self>, address: IpAddr, progress: Arc<Progress>) -> Option<Counted> {
         let mut open = self.lock();
+        let own = open.addresses.get(&address).map_or(0, |own| own.streams.len());
+        if own >= OF_ADDRESS.burst || open.all >= OF_PROCESS.burst {
+            return None;
+        }
         open.next += 1;
         open.all += 1;
         let (number, all) = (open.next, open.all);
@@ -148,7 +156,7 @@ impl OpenStreams {
         if all > OF_PROCESS.without_key && is_due(&mut open.looked) {
             OF_PROCESS.keep(all, open.addresses.values().flat_map(|own| own.streams.values()));
         }
-        Counted { open: self.clone(), address, number }
+        Some(Counted { open: self.clone(), address, number })
     }
 
     fn lock(&self) -> MutexGuard<'_, ByAddress> {
@@ -187,7 +195,8 @@ where
         let unread_max = self.unread_max;
         let progress = Arc::new(Progress::default());
         let watched = progress.clone();
-        let counted = self.open.enter(self.address, progress.clone());
+        // A stream that is dropped is reset.
+        let Some(counted) = self.open.enter(self.address, progress.clone()) else { return };
         let run = async move {
             let _counted = counted;
             tokio::select! {
@@ -270,7 +279,7 @@ mod tests {
             let progress = Arc::new(Progress::default());
             progress.has_key.store(has_key, Ordering::Relaxed);
             progress.set(before);
-            (progress.clone(), open.enter([10, 0, 0, last].into(), progress))
+            (progress.clone(), open.enter([10, 0, 0, last].into(), progress).expect("there are not too many"))
         };
         kinds.map(enter).collect()
     }
@@ -301,6 +310,17 @@ mod tests {
         assert_eq!(are_reset(&own).await, OF_ADDRESS.without_key / 4 + 1);
         drop((others, own, more));
         assert!(open.lock().addresses.is_empty() && open.lock().all == 0);
+    }
+
+    #[test]
+    fn of_a_burst_no_more_come_than_may() {
+        let open = Arc::new(OpenStreams::default());
+        let enter = |last| open.enter([10, 0, 0, last].into(), Arc::default());
+        let all = |last| std::iter::from_fn(|| enter(last)).collect::<Vec<_>>();
+        let (first, second) = (all(1), all(2));
+        assert_eq!([first.len(), second.len(), all(3).len()], [OF_ADDRESS.burst, OF_PROCESS.burst - OF_ADDRESS.burst, 0]);
+        drop(second);
+        assert_eq!(all(3).len(), OF_ADDRESS.burst);
     }
 
     #[tokio::test]

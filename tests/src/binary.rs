@@ -247,7 +247,12 @@ pub fn program() -> &'static Path {
             Some("debug") | None => "dev",
             Some(name) => name,
         };
-        let status = Command::new(env!("CARGO"))
+        // What cargo says to tests of their own package. Build scripts look at it, and would run again here and then again
+        // outside, with all that depends on them.
+        let of_package = |name: &str| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| name.starts_with(prefix));
+        let mut build = Command::new(env!("CARGO"));
+        std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)).for_each(|(name, _)| _ = build.env_remove(name));
+        let status = build
             .args(["build", "--quiet", "--offline", "--package", "cellwright", "--package", "cellwright-lab", "--profile", profile])
             .arg("--target-dir")
             .arg(profile_folder.parent().expect("a profile's folder lies in a target folder"))

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use cellwright_backend::machine;
@@ -30,6 +31,8 @@ pub struct Setup {
     pub in_flight_max: u32,
     /// Called for each task.
     pub trace: Option<TraceFn>,
+    /// How long a request may take; none: no bound.
+    pub request_time_max: Option<Duration>,
     /// Sees each call of the scheduler.
     pub observer: Option<Box<dyn Observer>>,
     /// Whether to measure batch sizes again, even if the cache has them.
@@ -44,7 +47,15 @@ pub const PLUGIN_ADDRESS_BYTES: u64 = 8 << 30;
 impl Default for Setup {
     fn default() -> Self {
         let EngineOptions { scheduler, in_flight_max, .. } = EngineOptions::default();
-        Self { scheduler, in_flight_max, trace: None, observer: None, recalibrate: false, plugin_address_bytes: None }
+        Self {
+            scheduler,
+            in_flight_max,
+            request_time_max: None,
+            trace: None,
+            observer: None,
+            recalibrate: false,
+            plugin_address_bytes: None,
+        }
     }
 }
 
@@ -106,6 +117,7 @@ pub fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::Result<S
             scheduler: setup.scheduler,
             in_flight_max: setup.in_flight_max,
             calibration_folder: cache.as_ref().map(|folder| folder.join("calibration")),
+            request_time_max: setup.request_time_max,
             trace: setup.trace,
             observer: setup.observer,
             recalibrate: setup.recalibrate,

@@ -51,6 +51,8 @@ pub(crate) struct NewRequest {
     pub(crate) tensors: RequestTensors,
     pub(crate) sink: Box<dyn Sink>,
     pub(crate) submitted: Instant,
+    /// As in [`Urgency`].
+    pub(crate) is_session: bool,
 }
 
 /// What the engine's users ask of its thread.
@@ -107,6 +109,7 @@ pub(crate) struct Core {
     observer: Option<Box<dyn Observer>>,
     /// How long a task runs that may be paused.
     slice: Duration,
+    request_time_max: Option<Duration>,
     state: CoreState,
 }
 
@@ -135,6 +138,8 @@ struct CoreState {
     wake_at: Option<Time>,
     /// When the engine's thread wakes up if nobody wakes it.
     alarm: Option<Time>,
+    /// When requests were last looked through for those that take too long.
+    reviewed: Instant,
     stopping: bool,
 }
 
@@ -171,6 +176,7 @@ impl CoreState {
             trace_rows: Vec::new(),
             wake_at: None,
             alarm: None,
+            reviewed: started,
             stopping: false,
         }
     }
@@ -189,6 +195,7 @@ pub(crate) struct CoreParts {
     pub(crate) trace: Option<TraceFn>,
     pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) slice: Duration,
+    pub(crate) request_time_max: Option<Duration>,
     /// `WorkerUp` for each worker.
     pub(crate) first_events: Vec<Event>,
 }
@@ -209,6 +216,7 @@ impl Core {
             trace: parts.trace,
             observer: parts.observer,
             slice: parts.slice,
+            request_time_max: parts.request_time_max,
             state,
         }
     }
@@ -229,6 +237,7 @@ impl Core {
 
     /// The turns of the engine's thread: until nothing happens.
     pub(crate) fn turns(&mut self) -> Rest {
+        let next_review = self.cancel_overdue();
         loop {
             self.collect();
             if self.state.stopping || self.state.events.is_empty() {
@@ -239,7 +248,27 @@ impl Core {
         let state = &mut self.state;
         state.alarm = state.wake_at;
         let wake_at = state.wake_at.map(|at| state.started + Duration::from_nanos(at.0));
+        let has_requests = self.counters.in_flight.load(Ordering::Relaxed) > 0;
+        let wake_at = wake_at.into_iter().chain(next_review.filter(|_| has_requests)).min();
         Rest { stopping: state.stopping, idle: state.tally.is_idle(), wake_at }
+    }
+
+    /// Cancels requests that took longer than they may. Returns when it is to look again: a request
+    /// takes a sixteenth more than that at most.
+    fn cancel_overdue(&mut self) -> Option<Instant> {
+        let max = self.request_time_max?;
+        let (now, period) = (Instant::now(), max / 16);
+        let state = &mut self.state;
+        if now.saturating_duration_since(state.reviewed) >= period {
+            state.reviewed = now;
+            for entry in state.requests.iter_mut().filter(|entry| entry.may_be_overdue()) {
+                if now.saturating_duration_since(entry.times.submitted) > max {
+                    entry.overdue = true;
+                    state.events.push(Event::Cancel(entry.handle.id));
+                }
+            }
+        }
+        state.reviewed.checked_add(period)
     }
 
     fn decide(&mut self) {
@@ -350,7 +379,7 @@ impl Core {
     }
 
     fn submitted(&mut self, arrival: Arrival) {
-        let Arrival { request, load, to_schedule: growth, urgency: Urgency { rank, deadline } } = arrival;
+        let Arrival { request, load, to_schedule: growth, urgency: Urgency { rank, deadline, .. } } = arrival;
         let deadline = deadline.map(|at| self.time(at));
         let state = &mut self.state;
         let NewRequest { handle, model, .. } = request;

@@ -96,6 +96,8 @@ pub struct Urgency {
     pub rank: u32,
     /// When its answer is worth nothing any more. What cannot be in time any more is given up at once by policies that mind deadlines.
     pub deadline: Option<Instant>,
+    /// Whether [`EngineOptions::request_time_max`] does not bound it, because it waits for its client between parts.
+    pub is_session: bool,
 }
 
 /// A scheduler, its workers, and a thread between them.
@@ -110,6 +112,7 @@ pub struct Engine {
     gauges: Arc<Gauges>,
     registry: Mutex<Registry>,
     measuring: Measuring,
+    request_time_max: Option<Duration>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -146,14 +149,14 @@ impl Engine {
         let weight_bytes_max = options.weight_bytes_max.unwrap_or_else(|| memory_bytes() / 2);
         let handles = Arc::new(Handles::new(options.in_flight_max));
         let shared = Shared { handles, gauges: Arc::new(gauges(&workers, weight_bytes_max)), ..Shared::default() };
-        let measuring = Measuring::new(&options);
+        let (measuring, request_time_max) = (Measuring::new(&options), options.request_time_max);
         let core = core_parts(options, (&workers, &reaches), messages.clone(), (to_engine, completions), &shared);
         let Shared { handles, cancels, counters, gauges } = shared;
         let canceller = Canceller { inbox: inbox.clone(), cancels };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || turns.run(Core::new(core), &messages, &rings))?;
         let registry = Mutex::default();
         let thread = Some(thread);
-        Ok(Self { inbox, workers, handles, canceller, counters, gauges, registry, measuring, thread })
+        Ok(Self { inbox, workers, handles, canceller, counters, gauges, registry, measuring, request_time_max, thread })
     }
 
     /// The devices, in the order of worker ids.
@@ -209,7 +212,8 @@ impl Engine {
         let submitted = Instant::now();
         // Counted here, where whoever submits has just counted one: the engine's thread would have to wait for that one's cache.
         let to_schedule = Arc::clone(&growth);
-        let request = NewRequest { handle, model: model.id, growth, tensors, sink: sink(handle), submitted };
+        let is_session = urgency.is_session;
+        let request = NewRequest { handle, model: model.id, growth, tensors, sink: sink(handle), submitted, is_session };
         let arrival = Arrival { request, load: model.load, to_schedule, urgency };
         match self.inbox.try_send(ToCore::Submit(arrival)) {
             Ok(()) => Ok(handle),
@@ -218,6 +222,12 @@ impl Engine {
                 Err(if matches!(refused, TrySendError::Full(_)) { SubmitError::Full } else { SubmitError::Stopped })
             }
         }
+    }
+
+    /// As [`EngineOptions::request_time_max`].
+    #[must_use]
+    pub const fn request_time_max(&self) -> Option<Duration> {
+        self.request_time_max
     }
 
     /// The request's graph goes on. Nothing happens if it has ended.
@@ -340,6 +350,7 @@ fn core_parts(
         trace: options.trace,
         observer: options.observer,
         slice: Duration::from_nanos(options.scheduler.slice_ns),
+        request_time_max: options.request_time_max,
         first_events,
     }
 }

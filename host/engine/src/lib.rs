@@ -16,14 +16,13 @@ mod cancels;
 mod core;
 mod growths;
 mod lanes;
-mod parts;
 mod requests;
 mod spares;
 mod turns;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
-pub use cellwright_scheduler::{Lazy, PolicyKind, PolicyNameError};
+pub use cellwright_scheduler::{Lazy, Parts, PolicyKind, PolicyNameError};
 pub use engine::{Canceller, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError, Urgency};
 pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, ModelCounts, RequestTimes, Snapshot, WorkerSnapshot};
 pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec, TableCounts, Tables};

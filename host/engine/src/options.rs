@@ -32,6 +32,8 @@ pub struct EngineOptions {
     pub task_time_max: std::time::Duration,
     /// Bytes of weights that may be loaded, at most, those that models share counted once; none: half of the machine's memory.
     pub weight_bytes_max: Option<u64>,
+    /// A request that takes longer ends with [`RequestFailure::Overdue`](crate::RequestFailure::Overdue); none: no bound.
+    pub request_time_max: Option<std::time::Duration>,
     /// A cell of which a single row takes longer is refused.
     pub row_time_max: std::time::Duration,
     /// Measures all batch sizes again, and keeps what it finds, whatever is known of them.
@@ -52,6 +54,7 @@ impl Default for EngineOptions {
             batch_max: 512,
             task_time_max: std::time::Duration::from_millis(50),
             weight_bytes_max: None,
+            request_time_max: None,
             row_time_max: std::time::Duration::from_millis(250),
             recalibrate: false,
             calibration_folder: None,
@@ -69,6 +72,7 @@ impl fmt::Debug for EngineOptions {
             .field("batch_max", &self.batch_max)
             .field("task_time_max", &self.task_time_max)
             .field("weight_bytes_max", &self.weight_bytes_max)
+            .field("request_time_max", &self.request_time_max)
             .field("row_time_max", &self.row_time_max)
             .field("recalibrate", &self.recalibrate)
             .field("calibration_folder", &self.calibration_folder)

@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cellwright_backend::RowError;
 use cellwright_cell_graph::Tensor;
-use cellwright_scheduler::{ModelId, RequestId};
+use cellwright_scheduler::{ModelId, Parts, RequestId};
 
 use crate::core::NewRequest;
 use crate::engine::SubmitError;
 use crate::figures::RequestTimes;
 use crate::growths::Growths;
-use crate::parts::Parts;
 use crate::sink::Sink;
 
 /// Names a request in flight. A handle of a request that has ended names nothing, even when its place is taken by another.
@@ -59,7 +58,7 @@ impl Handles {
 
     /// A tenant's weight changes. Nothing happens if it has no models.
     pub(crate) fn change_weight(&self, tenant: u32, weight: u32) {
-        if let Some(pool) = self.pool().as_mut().filter(|pool| pool.parts.has_part(tenant)) {
+        if let Some(pool) = self.pool().as_mut().filter(|pool| pool.parts.weight(tenant) > 0) {
             pool.parts.set_weight(tenant, weight);
         }
     }
@@ -126,11 +125,14 @@ pub(crate) struct RequestEntry {
     pub(crate) row_error: Option<Box<RowError>>,
     /// A worker was lost that had its state in hand.
     pub(crate) worker_lost: bool,
+    is_session: bool,
+    /// It was cancelled because it took longer than it may.
+    pub(crate) overdue: bool,
 }
 
 impl RequestEntry {
     pub(crate) fn new(request: NewRequest, number: u64) -> Self {
-        let NewRequest { handle, model, growth, tensors, sink, submitted } = request;
+        let NewRequest { handle, model, growth, tensors, sink, submitted, is_session } = request;
         Self {
             sink: Some(sink),
             times: RequestTimes::new(submitted),
@@ -141,7 +143,14 @@ impl RequestEntry {
             lanes: 0,
             row_error: None,
             worker_lost: false,
+            is_session,
+            overdue: false,
         }
+    }
+
+    /// Whether its time is bounded, and it goes on.
+    pub(crate) fn may_be_overdue(&self) -> bool {
+        self.sink.is_some() && !self.is_session && !self.overdue
     }
 
     /// Whether it has ended, and nothing in flight names it.

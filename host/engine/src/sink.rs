@@ -28,12 +28,12 @@ pub enum RequestFailure {
     /// It was cancelled.
     #[error("the request was cancelled")]
     Cancelled,
-    /// It needs more memory than there is.
-    #[error("the request's graph needs {needed} bytes of state, the largest arena has {available}: send a shorter request")]
+    /// It needs more memory than a request of its tenant may have.
+    #[error("the request's graph needs {needed} bytes of state, and a request of this tenant may have {available}: send a shorter one")]
     TooLarge {
         /// Bytes it needs.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes that it may have.
         available: u64,
     },
     /// It grew beyond its reservation, or beyond the rows of slots that are left there.
@@ -70,6 +70,12 @@ pub enum RequestFailure {
     Late {
         /// What it takes at least on idle devices.
         alone: Duration,
+    },
+    /// It took longer than [`EngineOptions::request_time_max`](crate::EngineOptions::request_time_max).
+    #[error("the request took longer than {} s, the limit of this server", max.as_secs_f64())]
+    Overdue {
+        /// The limit.
+        max: Duration,
     },
     /// Its model's policy broke a rule of the scheduler.
     #[error("the policy `{policy}` failed: {fault}")]

@@ -264,7 +264,7 @@ impl Calls {
         if let Some(error) = writer.given_up() {
             return writer.end(Err(error));
         }
-        let urgency = Urgency { rank: call.rank(), deadline: writer.patience().until };
+        let urgency = Urgency { rank: call.rank(), deadline: writer.patience().until, is_session: false };
         let taken = self.serving.begin(&deployed.served, (call.request, urgency), call.delivery, writer);
         let took = begun.elapsed();
         // A plugin that only fails keeps its caller's thread as well.

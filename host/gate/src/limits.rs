@@ -8,7 +8,7 @@ use std::fmt;
 
 use cellwright_engine::{RequestFailure, SubmitError};
 use cellwright_protocol::counted;
-use cellwright_serving::{AnswersOf, ErrorKind, InferError};
+use cellwright_serving::{ErrorKind, InferError};
 
 /// A row of [`TABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,13 +33,13 @@ pub enum Limit {
     TenantQueuedBytes,
     TenantDeviceShare,
     ModelDeviceShare,
+    RequestSeconds,
     PluginInstances,
     PluginCalls,
     Handles,
     WaitingRequests,
     AnswerBytes,
     TenantAnswerBytes,
-    AnswersBytes,
     PartBytes,
     TenantSessions,
     TenantSessionBytes,
@@ -87,6 +87,7 @@ pub enum Value {
     AtOnce(u64, u64),
     /// So many that wait.
     Waiting(u64),
+    Seconds(u64),
     Text(&'static str),
 }
 
@@ -104,15 +105,16 @@ impl fmt::Display for Value {
             Self::Bytes(bytes) => write!(f, "{} KiB", bytes >> 10),
             Self::AtOnce(0, waiting) => write!(f, "half of the cores, rounded up; {} waiting", counted_out(waiting)),
             Self::AtOnce(at_once, waiting) => write!(f, "{at_once}; {} waiting", counted_out(waiting)),
+            Self::Seconds(seconds) => write!(f, "{seconds} s"),
             Self::Waiting(waiting) => write!(f, "{} waiting", counted_out(waiting)),
             Self::Text(text) => f.write_str(text),
         }
     }
 }
 
-use ErrorKind::{Busy, TooLarge, Unavailable};
+use ErrorKind::{Busy, Deadline, TooLarge, Unavailable};
 use Scope::{Address, Call, Model, Request, Server, Tenant, Upload};
-use Value::{AtOnce, Bytes, Count, Text, Waiting};
+use Value::{AtOnce, Bytes, Count, Seconds, Text, Waiting};
 
 const fn row(
     limit: Limit,
@@ -260,6 +262,13 @@ pub const TABLE: &[Row] = &[
         "this model has used its share of device time, {max} %: try again later",
     ),
     row(
+        Limit::RequestSeconds,
+        ("--request-seconds-max", Request, Seconds(600)),
+        "Time from a request's begin to its last value, and that of each part of a session.",
+        Some(Deadline),
+        "the request took longer than {max} s, the limit of this server",
+    ),
+    row(
         Limit::PluginInstances,
         ("--plugin-address-bytes", Server, Count(256)),
         "Instances of plugins; see [below](#address-space). Half of them, with a sixteenth of the memory, may be idle.",
@@ -296,17 +305,10 @@ pub const TABLE: &[Row] = &[
     ),
     row(
         Limit::TenantAnswerBytes,
-        ("", Tenant, Text("half of what other tenants leave of that")),
-        "The same.",
+        ("", Tenant, Text("a quarter of the memory, less others' parts")),
+        "Graphs and answers on their way, until they are sent. Half of that quarter is divided among tenants with loaded models by their weights.",
         Some(Busy),
         "the graphs and answers of this tenant that are in flight would take more than {max} bytes of memory, which is the limit: try again later",
-    ),
-    row(
-        Limit::AnswersBytes,
-        ("", Server, Text("a quarter of the memory")),
-        "Graphs and answers on their way, until they are sent.",
-        Some(Busy),
-        "the graphs and answers of this host that are in flight would take more than {max} bytes of memory, which is the limit: try again later",
     ),
     row(
         Limit::PartBytes,
@@ -342,7 +344,9 @@ impl Limit {
     #[must_use]
     pub const fn default(self) -> u64 {
         match self.row().default {
-            Value::Count(number) | Value::Bytes(number) | Value::AtOnce(number, _) | Value::Waiting(number) => number,
+            Value::Count(number) | Value::Bytes(number) | Value::Seconds(number) | Value::AtOnce(number, _) | Value::Waiting(number) => {
+                number
+            }
             Value::Text(_) => u64::MAX,
         }
     }
@@ -366,13 +370,13 @@ impl Limit {
     pub const fn of(error: &InferError) -> Option<Self> {
         Some(match error {
             InferError::AnswerTooLarge { .. } => Self::AnswerBytes,
-            InferError::AnswersTooLarge { whose: AnswersOf::Tenant, .. } => Self::TenantAnswerBytes,
-            InferError::AnswersTooLarge { whose: AnswersOf::Host, .. } => Self::AnswersBytes,
+            InferError::AnswersTooLarge { .. } => Self::TenantAnswerBytes,
             InferError::PartsWait { .. } => Self::PartBytes,
             InferError::Plugin(cellwright_serving::CallError::Busy { .. }) => Self::PluginInstances,
             InferError::PluginCalls { .. } => Self::PluginCalls,
             InferError::Submit(SubmitError::Full) => Self::Handles,
             InferError::Engine(RequestFailure::Overloaded) => Self::WaitingRequests,
+            InferError::Engine(RequestFailure::Overdue { .. }) => Self::RequestSeconds,
             _ => return None,
         })
     }

@@ -118,14 +118,15 @@ impl Calls {
             failed: failed.clone(),
         };
         writer.observe(Box::new(record));
-        let urgency = Urgency { rank: first.rank(), deadline: None };
+        let urgency = Urgency { rank: first.rank(), deadline: None, is_session: true };
         let share = first.share.take();
         let calls = self.clone();
         // What the part takes stays with its work, also if the client leaves meanwhile.
         let begun = tokio::task::spawn_blocking(move || {
             let session = calls.serving.begin_session(&admitted.deployed.served, (first.request, urgency), writer);
             drop(permit);
-            session.map(|session| (Driver { session, admitted, calls: Arc::downgrade(&calls), failed }, (in_flight, share, patience)))
+            let (part_time_max, calls) = (calls.serving.engine().request_time_max(), Arc::downgrade(&calls));
+            session.map(|session| (Driver { session, admitted, calls, failed, part_time_max }, (in_flight, share, patience)))
         });
         if let Some((driver, first)) = begun.await.map_err(Error::internal)? {
             tokio::spawn(driver.run(first, parts));
@@ -147,6 +148,8 @@ struct Driver {
     /// An idle session does not keep its host.
     calls: Weak<Calls>,
     failed: Arc<AtomicBool>,
+    /// How long a part may run; none: no bound.
+    part_time_max: Option<Duration>,
 }
 
 impl Driver {
@@ -178,9 +181,15 @@ impl Driver {
             self.session.wait_until_idle().await;
             Ok(())
         };
-        match within(patience, idle).await {
+        let ran = within(patience, idle);
+        let ran = match self.part_time_max {
+            Some(max) => tokio::time::timeout(max, ran).await.unwrap_or(Err(InferError::Engine(RequestFailure::Overdue { max }).into())),
+            None => ran.await,
+        };
+        match ran {
             Ok(()) if self.failed.load(Ordering::Acquire) => {}
             Ok(()) => self.admitted.deployed.figures.calls.record_answer(patience.since.elapsed(), 1),
+            Err(Error::Infer(error @ InferError::Engine(RequestFailure::Overdue { .. }))) => self.session.fail(error),
             Err(_) => {
                 let lateness = Lateness { timeout: patience.timeout(), waited: Duration::ZERO, ran: Some(patience.since.elapsed()) };
                 self.session.fail(InferError::Late(lateness));

@@ -97,11 +97,11 @@ pub struct Move {
 pub enum Failure {
     /// It was cancelled.
     Cancelled,
-    /// It needs more slots than any arena has.
+    /// It needs more slots than any arena has, or than its tenant may have.
     TooLarge {
         /// Slots it needs.
         needed: u64,
-        /// Slots there are.
+        /// Slots that it may have.
         available: u64,
     },
     /// A growth went beyond the request's reservation, or found no room in a row there (see

@@ -268,7 +268,11 @@ impl Core {
             Domain { class, workers: 0, arena: Arena::new(arena_slots), life: self.lives }
         });
         home.workers += 1;
-        let class = home.class;
+        let (class, is_first) = (home.class, home.workers == 1);
+        if is_first {
+            let parts = self.class_mut(class).queues.parts_mut();
+            parts.set_max(parts.max() + u64::from(arena_slots));
+        }
         *entry(&mut self.workers, worker.index()) = Some(Worker::new(domain, class));
         self.class_mut(class).workers += 1;
         self.note_sole_worker();
@@ -326,7 +330,18 @@ impl Core {
     pub(crate) fn asks(&self, worker: WorkerId) -> bool {
         let of_nodes = self.config.low_water.saturating_add(1);
         let most = if self.takes_requests() { of_nodes.max(self.config.max_tasks_to_submit) } else { of_nodes };
-        self.worker(worker).is_some_and(|state| state.outstanding < most)
+        self.worker(worker).is_some_and(|state| state.outstanding < most && self.has_time(state))
+    }
+
+    /// Whether a worker's tasks in flight are short enough for another one. Where tenants share
+    /// workers, they wait for no more than a slice and a quarter.
+    pub(crate) fn has_time(&self, worker: &Worker) -> bool {
+        let slice_ns = self.config.slice_ns;
+        // Nobody knows yet what the first tasks of a type take.
+        let is_unknown = |task: &fleet::Task| task.charged_ns == 0 || task.sliced;
+        let time = |task: &fleet::Task| if is_unknown(task) { slice_ns } else { task.charged_ns };
+        let is_shared = slice_ns > 0 && self.classes[worker.class.index()].shared;
+        !is_shared || worker.tasks.iter().map(time).sum::<u64>() <= slice_ns / 4
     }
 
     pub(crate) fn worker(&self, worker: WorkerId) -> Option<&Worker> {

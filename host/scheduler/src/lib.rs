@@ -14,6 +14,7 @@ mod core;
 pub mod cost;
 pub mod event;
 pub mod id;
+mod parts;
 mod policy;
 mod scheduler;
 
@@ -22,5 +23,6 @@ pub use config::{Config, Release};
 pub use cost::{CostError, CostTable, Knot};
 pub use event::{BatchSizes, CellInfo, Event, ModelInfo, Submission};
 pub use id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, TaskSeq, TenantId, Time, WorkerId};
+pub use parts::Parts;
 pub use policy::{Fault, Graph, Lazy, LengthAware, Merge, PolicyKind, PolicyNameError, Stages, Takes};
 pub use scheduler::Scheduler;

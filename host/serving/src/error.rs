@@ -102,13 +102,11 @@ pub enum InferError {
         /// The limit.
         limit: u64,
     },
-    /// The answers that are being made hold as much as they may together.
+    /// The answers of a tenant that are being made hold as much as they may together.
     #[error(
-        "the graphs and answers of this {whose} that are in flight would take more than {limit} bytes of memory, which is the limit: try again later"
+        "the graphs and answers of this tenant that are in flight would take more than {limit} bytes of memory, which is the limit: try again later"
     )]
     AnswersTooLarge {
-        /// Whose answers share the limit.
-        whose: AnswersOf,
         /// Bytes that they may take together.
         limit: u64,
     },
@@ -254,7 +252,7 @@ impl InferError {
                     ErrorKind::PluginFault
                 }
                 RequestFailure::Overloaded => ErrorKind::Busy,
-                RequestFailure::Late { .. } => ErrorKind::Deadline,
+                RequestFailure::Late { .. } | RequestFailure::Overdue { .. } => ErrorKind::Deadline,
                 RequestFailure::WorkerLost | RequestFailure::NoWorker | RequestFailure::Policy { .. } | RequestFailure::Stopped => {
                     ErrorKind::Unavailable
                 }
@@ -316,24 +314,6 @@ pub enum LoadError {
     /// A device cannot hold or run it.
     #[error(transparent)]
     Engine(#[from] cellwright_engine::ModelError),
-}
-
-/// Whose answers share a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnswersOf {
-    /// A tenant's.
-    Tenant,
-    /// The host's.
-    Host,
-}
-
-impl std::fmt::Display for AnswersOf {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Tenant => "tenant",
-            Self::Host => "host",
-        })
-    }
 }
 
 impl LoadError {

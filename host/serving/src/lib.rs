@@ -25,6 +25,6 @@ pub use abandoned::{AbandonOnDrop, Abandoned};
 pub use answer::{Answer, AnswerWriter, CallCanceller, CallTimes, Delivery, Item, Observer, Patience};
 pub use answer_room::AnswerShare;
 pub use cellwright_plugin_runtime::CallError;
-pub use error::{AnswersOf, ErrorKind, InferError, Lateness, LoadError, StartError};
+pub use error::{ErrorKind, InferError, Lateness, LoadError, StartError};
 pub use model::{CallBounds, CellSummary, ServedModel};
 pub use serving::{Owner, Serving, ServingOptions, Session};

@@ -10,7 +10,7 @@ use cellwright_cell_graph::{CellTypeKey, Description, TensorSpec};
 use cellwright_engine::{LoadedCell, LoadedModel};
 use cellwright_plugin_runtime::PluginModel;
 
-use crate::answer_room::AnswerRoom;
+use crate::answer_room::{AnswerRoom, TenantRoom};
 use crate::plugin_threads::PluginOf;
 use crate::serving::Owner;
 
@@ -101,7 +101,7 @@ pub struct ServedModel {
     /// Counters to which processor time of its plugin is added, in nanoseconds.
     pub(crate) charged: Vec<Arc<AtomicU64>>,
     /// What all answers of its tenant share.
-    answers: Arc<AnswerRoom>,
+    answers: Arc<TenantRoom>,
     /// The description's tensors as one request sees them: without the leading dimension where rows are requests.
     pub(crate) inputs: Arc<[TensorSpec]>,
     pub(crate) outputs: Arc<[TensorSpec]>,
@@ -125,7 +125,7 @@ impl ServedModel {
         plugin: PluginModel,
         model: Arc<Model>,
         (loaded, Owner { number: tenant, charged, .. }): (Arc<LoadedModel>, Owner<'_>),
-        (limits, bounds, answers): (RequestLimits, CallBounds, Arc<AnswerRoom>),
+        (limits, bounds, answers): (RequestLimits, CallBounds, Arc<TenantRoom>),
     ) -> Self {
         let rows = model.description.rows_are_requests;
         let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
@@ -177,7 +177,7 @@ impl ServedModel {
 
     /// For the answer of one call.
     pub(crate) fn answer_room(&self) -> Arc<AnswerRoom> {
-        Arc::new(AnswerRoom::of_call(&self.answers, self.limits.answer_bytes_max))
+        Arc::new(AnswerRoom::new(&self.answers, self.limits.answer_bytes_max))
     }
 
     /// As the engine has it.

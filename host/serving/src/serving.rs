@@ -16,7 +16,7 @@ use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
 use cellwright_protocol::InferRequest;
 
 use crate::answer::{Answer, AnswerWriter, Delivery, Patience};
-use crate::answer_room::AnswerRoom;
+use crate::answer_room::{HostRoom, TenantRoom};
 use crate::error::{InferError, LoadError, StartError};
 use crate::input::arrange;
 use crate::model::{CallBounds, RequestLimits, ServedModel};
@@ -67,9 +67,9 @@ pub(crate) struct Inner {
 pub struct Serving {
     runtime: Runtime,
     inner: Arc<Inner>,
-    answers: Arc<AnswerRoom>,
-    /// Those of tenants that have models.
-    tenants: Mutex<BTreeMap<String, Weak<AnswerRoom>>>,
+    answers: HostRoom,
+    /// Those of tenants that have models, by number.
+    tenants: Mutex<BTreeMap<u32, Weak<TenantRoom>>>,
 }
 
 impl std::fmt::Debug for Serving {
@@ -92,7 +92,7 @@ impl Serving {
         // together.
         let plugin_threads = PluginThreads::start(options.plugin_threads, in_flight_max.saturating_mul(2))?;
         let engine = Engine::start(options.engine, backends)?;
-        let answers = Arc::new(AnswerRoom::of_host(options.answers_bytes_max.unwrap_or_else(|| memory_bytes() / 4)));
+        let answers = HostRoom::new(options.answers_bytes_max.unwrap_or_else(|| memory_bytes() / 4));
         Ok(Self { runtime, inner: Arc::new(Inner { engine, plugin_threads, on_long_call }), answers, tenants: Mutex::default() })
     }
 
@@ -138,20 +138,30 @@ impl Serving {
             charged: owner.charged.to_vec(),
         };
         let loaded = self.inner.engine.load(&spec)?;
-        let limits = (request_limits(bundle), call_bounds(bundle), self.answers_of(owner.tenant));
+        let limits = (request_limits(bundle), call_bounds(bundle), self.answers_of(owner.number, owner.weight));
         Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, (loaded, owner), limits)))
     }
 
     /// The room that the answers of a tenant share, whichever of its models makes them.
-    fn answers_of(&self, tenant: &str) -> Arc<AnswerRoom> {
+    fn answers_of(&self, tenant: u32, weight: u32) -> Arc<TenantRoom> {
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         tenants.retain(|_, room| room.strong_count() > 0);
-        if let Some(room) = tenants.get(tenant).and_then(Weak::upgrade) {
+        if let Some(room) = tenants.get(&tenant).and_then(Weak::upgrade) {
             return room;
         }
-        let room = Arc::new(AnswerRoom::of_tenant(&self.answers));
-        tenants.insert(tenant.to_owned(), Arc::downgrade(&room));
+        let room = Arc::new(self.answers.tenant(tenant, weight));
+        tenants.insert(tenant, Arc::downgrade(&room));
         room
+    }
+
+    /// A tenant's share changes, of device time and of what is divided by weights. Nothing happens
+    /// if it has no models: the next that is loaded says it.
+    pub fn set_tenant_weight(&self, tenant: u32, weight: u32) {
+        self.inner.engine.set_tenant_weight(tenant, weight);
+        let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(room) = tenants.get(&tenant).and_then(Weak::upgrade) {
+            room.set_weight(weight);
+        }
     }
 
     /// Takes a model out of service: its new requests fail, and its cells are forgotten when those

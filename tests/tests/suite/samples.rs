@@ -121,8 +121,8 @@ fn samples_that_take_too_long_together_fail() {
 #[test]
 fn samples_that_have_no_room_all_at_once_pass_one_after_the_other() {
     let bundle = bundle("digits");
-    // One of its answers takes less than 100 bytes, and one tenant may have half of all.
-    let serving = host_with(1, Some(400));
+    // One of its answers takes less than 100 bytes.
+    let serving = host_with(1, Some(200));
     let model = serving.load(&bundle, "tests").unwrap();
     let reports = samples::run(&serving, &model, &bundle, &SampleBounds::default());
     assert!(reports.len() > 2 && reports.iter().all(|report| report.fault.is_none()), "{reports:?}");

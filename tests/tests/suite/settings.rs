@@ -78,6 +78,7 @@ fn settings_have_one_precedence() {
         ("idle_seconds = 0\n", "line 1: idle_seconds: 0 is not in 1..="),
         ("header_seconds = 0\n", "line 1: header_seconds: 0 is not in 1..="),
         ("body_seconds = 0\n", "line 1: body_seconds: 0 is not in 1..="),
+        ("request_seconds_max = 0\n", "line 1: request_seconds_max: 0 is not in 1..="),
         ("write_seconds = 0\n", "line 1: write_seconds: 0 is not in 1..="),
         ("drain_delay = -1\n", "line 1: drain_delay: invalid value: integer `-1`, expected a whole number from 0 on"),
         ("drain_seconds = -1\n", "line 1: drain_seconds: invalid value: integer `-1`, expected a whole number from 0 on"),

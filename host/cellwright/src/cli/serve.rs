@@ -93,6 +93,9 @@ pub(crate) struct ServeArguments {
     /// Seconds before the rate of a body counts [default: 10]
     #[arg(long, env = "CELLWRIGHT_BODY_SECONDS", value_name = "SECONDS", value_parser = some_seconds)]
     pub(crate) body_seconds: Option<u64>,
+    /// Seconds that a request may take once it has begun, and each part of a session [default: 600]
+    #[arg(long, env = "CELLWRIGHT_REQUEST_SECONDS_MAX", value_name = "SECONDS", value_parser = some_seconds)]
+    pub(crate) request_seconds_max: Option<u64>,
     /// Seconds that a client may leave an answer unread [default: 60]
     #[arg(long, env = "CELLWRIGHT_WRITE_SECONDS", value_name = "SECONDS", value_parser = some_seconds)]
     pub(crate) write_seconds: Option<u64>,

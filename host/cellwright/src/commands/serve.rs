@@ -99,6 +99,7 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<Arc<Platform>> {
         scheduler,
         in_flight_max: settings.in_flight_max.value,
         plugin_address_bytes: settings.plugin_address_bytes.value,
+        request_time_max: Some(seconds(&settings.request_seconds_max)),
         observer: settings.record.value.as_deref().map(|file| recorder(file, &scheduler)).transpose()?,
         ..Setup::default()
     };
@@ -141,25 +142,28 @@ pub(crate) fn bounds(settings: &Settings) -> Bounds {
     Bounds { body_bytes_max, upload_bytes_max, ..Bounds::default() }
 }
 
+fn seconds(setting: &Setting<u64>) -> Duration {
+    Duration::from_secs(setting.value.min(SECONDS_MAX))
+}
+
 /// Where and how to listen.
 pub(crate) fn server_options(settings: &Settings) -> ServerOptions {
     let tls = match (&settings.tls_certificate.value, &settings.tls_key.value) {
         (Some(certificate), Some(key)) => Some(TlsFiles { certificate: certificate.clone(), key: key.clone() }),
         _ => None,
     };
-    let time = |setting: &Setting<u64>| Duration::from_secs(setting.value.min(SECONDS_MAX));
     let limits = Limits {
         connections_max: settings.connections_max.value,
         address_connections_max: match settings.address_connections_max.value {
             0 => usize::MAX,
             max => max,
         },
-        idle_timeout: time(&settings.idle_seconds),
-        header_timeout: time(&settings.header_seconds),
-        body_grace: time(&settings.body_seconds),
-        write_timeout: time(&settings.write_seconds),
-        drain_delay: time(&settings.drain_delay),
-        drain: time(&settings.drain_seconds),
+        idle_timeout: seconds(&settings.idle_seconds),
+        header_timeout: seconds(&settings.header_seconds),
+        body_grace: seconds(&settings.body_seconds),
+        write_timeout: seconds(&settings.write_seconds),
+        drain_delay: seconds(&settings.drain_delay),
+        drain: seconds(&settings.drain_seconds),
         ..Limits::default()
     };
     let addresses = settings.listen.value.iter().map(|address| address.0).collect();

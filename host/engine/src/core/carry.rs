@@ -178,10 +178,15 @@ impl Core {
     }
 
     fn fail(&mut self, request: RequestId, failure: Failure) {
+        let max = self.request_time_max;
         self.end(request, |sink, entry, times| {
             entry.growths.mark_dead();
-            let failure = if entry.worker_lost { Failure::WorkerLost } else { failure };
-            sink.failed(RequestFailure::from_scheduler(failure, entry.row_error.take().map(|error| *error)), times);
+            let failure = match failure {
+                Failure::Cancelled if entry.overdue => RequestFailure::Overdue { max: max.unwrap_or_default() },
+                _ if entry.worker_lost => RequestFailure::WorkerLost,
+                failure => RequestFailure::from_scheduler(failure, entry.row_error.take().map(|error| *error)),
+            };
+            sink.failed(failure, times);
         });
         if let Some((handle, model)) = self.forget_if_over(request) {
             self.handles.give_back(handle);

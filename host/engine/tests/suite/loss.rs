@@ -66,7 +66,7 @@ impl Bench {
         let (growth, tensors) = generate::growth_of(&self.model, Family::Lstm, steps, &mut Rng::new(1));
         let growth = generate::unfold(&self.model, growth, &tensors);
         let (ends, end) = sync_channel(1);
-        let (urgency, tensors) = (Urgency { rank, deadline: None }, RequestTensors { first: 0, tensors });
+        let (urgency, tensors) = (Urgency { rank, ..Urgency::default() }, RequestTensors { first: 0, tensors });
         self.engine.submit_urgent(urgency, &self.loaded, growth, tensors, |_| Box::new(Ends(ends))).unwrap();
         end
     }

@@ -306,7 +306,7 @@ impl Platform {
         let served = self.serving().load_as(bundle, entry.name.as_str(), owner)?;
         // It may have changed while that took its time.
         let _tenants = self.lock_tenants();
-        self.serving().engine().set_tenant_weight(tenant.number, tenant.weight.load(Ordering::Relaxed));
+        self.serving().set_tenant_weight(tenant.number, tenant.weight.load(Ordering::Relaxed));
         Ok(served)
     }
 }
@@ -321,7 +321,7 @@ impl Platform {
         let _tenants = self.lock_tenants();
         let tenant = self.registry.set_tenant(name, settings)?;
         if let Some(entry) = self.catalog().set_tenant(name, settings) {
-            self.serving().engine().set_tenant_weight(entry.number, settings.weight);
+            self.serving().set_tenant_weight(entry.number, settings.weight);
             // It may have more in flight now.
             queue::begin_next(&entry);
         }

@@ -40,7 +40,7 @@ pub(super) fn passed(reports: Vec<SampleReport>) -> Result<Vec<SampleReport>, Ch
 
 #[cfg(test)]
 mod tests {
-    use cellwright_serving::{AnswersOf, ErrorKind, InferError};
+    use cellwright_serving::{ErrorKind, InferError};
 
     use super::*;
 
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_host_that_has_too_much_to_do_says_nothing_about_a_bundle() {
-        let full = InferError::AnswersTooLarge { whose: AnswersOf::Host, limit: 9 };
+        let full = InferError::AnswersTooLarge { limit: 9 };
         let (sentence, kind) = (full.to_string(), Some(full.kind()));
         let good = || report("good", None);
         let busy = || report("busy", Some((&sentence, kind)));

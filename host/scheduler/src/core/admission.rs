@@ -15,6 +15,8 @@ use cellwright_cell_graph::unfolded::{Delivery, Dependency, Grouping, UnfoldedCh
 
 use crate::command::{Failure, Placement};
 use crate::core::Core;
+use crate::core::arena::Claimant;
+use crate::core::fleet::{Domain, Model};
 use crate::core::lane::{Joining, Lane, NO_SLOT, Progress};
 use crate::core::request::{Block, Chain, Phase, Request};
 use crate::core::reservation::Reservation;
@@ -82,8 +84,8 @@ impl Core {
             }
         }
         self.rare_mut(id).pending.push_back(growth);
-        let whose = self.tenant_and_weight(model);
-        self.class_mut(class).queues.push(whose, (rank, order), id);
+        let tenant = self.model(model).tenant;
+        self.class_mut(class).queues.push(tenant, (rank, order), id);
         self.admit(class);
         if self.requests_waiting > self.config.waiting_max && self.request(id).phase == Phase::Waiting {
             self.doom(id, Failure::Overloaded);
@@ -96,19 +98,64 @@ impl Core {
         }
     }
 
-    /// Places the waiting requests of a class in order, until one does not fit.
+    /// Places the waiting requests of a class in order, until one does not fit. From then on
+    /// tenants get no more than what is left of their parts.
     fn admit(&mut self, class: NumericClass) {
-        while let Some((tenant, order, id)) = self.classes[class.index()].queues.first() {
-            if !self.place(id) {
-                return;
+        let mut one_waits = None;
+        self.drop_stale_claims(class);
+        while let Some((turn, order, id)) = self.classes[class.index()].queues.first_after(one_waits) {
+            if self.place(id, one_waits.is_some()) {
+                self.classes[class.index()].queues.remove(turn.1, order);
+            } else {
+                self.claim(id);
+                one_waits = Some(turn);
             }
-            self.classes[class.index()].queues.remove(tenant, order);
         }
     }
 
-    /// Places a waiting request, or gives it up. Whether it no longer waits.
-    fn place(&mut self, id: RequestId) -> bool {
+    /// Where tenants share memory, the others may get their parts of it meanwhile, for ever. So a
+    /// request that finds enough slots, but none in a row, claims a block. A class has one claim.
+    fn claim(&mut self, id: RequestId) {
+        let Request { model, order, .. } = *self.request(id);
+        let class = self.model(model).info.class;
+        let known = &self.classes[class.index()];
+        let homes =
+            || self.domains.iter().enumerate().filter_map(|(at, home)| Some((at, home.as_ref()?))).filter(|(_, home)| home.class == class);
+        if !known.shared || homes().any(|(_, home)| home.arena.claimant().is_some()) {
+            return;
+        }
+        let Some(growth) = self.request(id).pending().0.map(Arc::clone) else { return };
+        let Some((_, room)) = self.room_of(model, self.slots_to_reserve(id, &growth)) else { return };
+        let available = known.queues.parts().available(self.model(model).tenant.number());
+        let Some(slots) = room.checked_next_power_of_two().filter(|slots| u64::from(*slots) <= available) else { return };
+        let home =
+            homes().filter(|(_, home)| home.arena.largest() >= slots).max_by_key(|(_, home)| home.arena.free_slots()).map(|(at, _)| at);
+        if let Some(home) = home.and_then(|home| self.domains[home].as_mut()) {
+            home.arena.claim((id, order), slots);
+        }
+    }
+
+    /// Requests that no longer wait claim nothing.
+    fn drop_stale_claims(&mut self, class: NumericClass) {
+        for at in 0..self.domains.len() {
+            let home = self.domains[at].as_ref().filter(|home| home.class == class);
+            let Some((id, order)) = home.and_then(|home| home.arena.claimant()) else { continue };
+            let waits = self.request(id).order == order && self.request(id).phase == Phase::Waiting;
+            if !waits && let Some(home) = self.domains[at].as_mut() {
+                home.arena.drop_claim();
+            }
+        }
+    }
+
+    /// Places a waiting request, or gives it up; where another waits for slots, only if it fits
+    /// into what is left of its tenant's part. Whether it no longer waits.
+    fn place(&mut self, id: RequestId, another_waits: bool) -> bool {
         let Some(growth) = self.request(id).pending().0.map(Arc::clone) else { return true };
+        let known = self.model(self.request(id).model);
+        let left = self.classes[known.info.class.index()].queues.parts().left_of_part(known.tenant.number());
+        if another_waits && (left == 0 || slots_needed(&known.info, &growth) > left) {
+            return false;
+        }
         match self.find_place(id, &growth) {
             SlotSearch::Found => self.place_pending(id),
             SlotSearch::Never => {}
@@ -119,18 +166,16 @@ impl Core {
 
     /// Gives slots to a waiting request for its first growth, or gives the request up.
     fn find_place(&mut self, id: RequestId, growth: &UnfoldedGrowth) -> SlotSearch {
-        let request = self.request(id);
-        let model = request.model;
-        let info = &self.model(model).info;
-        let (class, first) = (info.class, slots_needed(info, growth));
-        let grows = request.may_grow && growth.next.is_some();
-        let needed = if grows { first.max(u64::from(info.growth_slots.unwrap_or(0))) } else { first };
-        let found = u32::try_from(needed).ok().and_then(|slots| {
-            let room = if grows { Reservation::room_for(slots, self.largest_blocks(class)) } else { slots };
-            Some((slots, room, self.find_block(class, room)?))
+        let (model, order) = (self.request(id).model, self.request(id).order);
+        let (class, tenant) = (self.model(model).info.class, self.model(model).tenant);
+        let (needed, grows) = self.slots_to_reserve(id, growth);
+        let may_have = self.classes[class.index()].queues.parts().available(tenant.number());
+        let found = self.room_of(model, (needed, grows)).filter(|(_, room)| u64::from(*room) <= may_have).and_then(|(slots, room)| {
+            let block = self.find_block(class, room).or_else(|| self.find_claimed(class, (id, order), room));
+            Some((slots, room, block?))
         });
         let Some((slots, room, (domain, block))) = found else {
-            let available = u64::from(self.largest_blocks(class).max().unwrap_or(0));
+            let available = u64::from(self.largest_blocks(model).max().unwrap_or(0));
             if needed <= available {
                 return SlotSearch::Later;
             }
@@ -138,8 +183,7 @@ impl Core {
             return SlotSearch::Never;
         };
         self.settle_in(id, domain, block);
-        let whose = self.tenant_and_weight(model);
-        self.class_mut(class).queues.add_slots(whose, block.map_or(0, |block| block.slots.get()));
+        self.class_mut(class).queues.add_slots(tenant, block.map_or(0, |block| block.slots.get()));
         if grows {
             self.rare_mut(id).reservation = Some(Box::new(Reservation::new(slots, room)));
         }
@@ -149,6 +193,20 @@ impl Core {
         SlotSearch::Found
     }
 
+    /// The slots that a request must be able to hold at once, and whether it may grow within them.
+    fn slots_to_reserve(&self, id: RequestId, growth: &UnfoldedGrowth) -> (u64, bool) {
+        let request = self.request(id);
+        let info = &self.model(request.model).info;
+        let (first, grows) = (slots_needed(info, growth), request.may_grow && growth.next.is_some());
+        (if grows { first.max(u64::from(info.growth_slots.unwrap_or(0))) } else { first }, grows)
+    }
+
+    /// The same, and the size of its block.
+    fn room_of(&self, model: ModelId, (needed, grows): (u64, bool)) -> Option<(u32, u32)> {
+        let slots = u32::try_from(needed).ok()?;
+        Some((slots, if grows { Reservation::room_for(slots, self.largest_blocks(model)) } else { slots }))
+    }
+
     /// The first growth of a request that has just found its place.
     fn begin(&mut self, id: RequestId, growth: Arc<UnfoldedGrowth>) {
         if self.place_growth(id, growth) {
@@ -156,9 +214,23 @@ impl Core {
         }
     }
 
-    /// The largest block of each domain of a class.
-    fn largest_blocks(&self, class: NumericClass) -> impl Iterator<Item = u32> {
-        self.domains.iter().flatten().filter(move |domain| domain.class == class).map(|domain| domain.arena.largest())
+    /// The largest block that a request of a model may have in each domain. Where tenants share
+    /// memory, that is half of the largest there is: beside it there is room for others' parts.
+    fn largest_blocks(&self, model: ModelId) -> impl Iterator<Item = u32> {
+        let Model { info, tenant, .. } = self.model(model);
+        let class = &self.classes[info.class.index()];
+        let (most, shared) = (u32::try_from(class.queues.parts().most(tenant.number())).unwrap_or(u32::MAX), class.shared);
+        let largest = move |domain: &Domain| (domain.arena.largest() >> u32::from(shared)).min(most);
+        self.domains.iter().flatten().filter(|domain| domain.class == info.class).map(largest)
+    }
+
+    /// The block that a request claimed, once all of it is free.
+    fn find_claimed(&mut self, class: NumericClass, claimant: Claimant, slots: u32) -> Option<(DomainId, Option<Block>)> {
+        let homes = self.domains.iter_mut().enumerate().filter_map(|(at, home)| Some((at, home.as_mut()?)));
+        let mut claimed = homes.filter(|(_, home)| home.class == class && home.arena.claimant() == Some(claimant));
+        let (at, home) = claimed.next()?;
+        let (start, slots) = (home.arena.take_claimed(claimant, slots)?, NonZeroU32::new(slots)?);
+        Some((DomainId(at as u32), Some(Block { start, slots, life: home.life })))
     }
 
     /// A block in the domain of a class that has most free slots and room for it.

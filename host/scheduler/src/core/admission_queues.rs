@@ -2,18 +2,24 @@
 //!
 //! The next memory goes to the tenant that holds the least of it for its weight. Among equals it
 //! goes to the one that was served longest ago. Within a queue the lowest rank goes first, then
-//! the oldest request. The first request of that tenant is waited for until it fits.
+//! the oldest request. The first request of that tenant is waited for until it fits. Meanwhile
+//! other tenants get what is left of their [`Parts`].
 //!
-//! So a tenant is not kept out by the number or the ranks of another's requests, and a large
-//! request does not starve behind small ones.
+//! So a tenant is not kept out by the number, the ranks or the length of another's requests, and a
+//! large request does not starve behind small ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::core::tenants::TenantIndex;
 use crate::id::RequestId;
+use crate::parts::Parts;
 
 /// Fraction bits of the slots that a tenant holds for its weight.
 const FRACTION: u32 = 16;
+
+/// A tenant's turn: the least is the next.
+pub(crate) type Turn = (QueuePriority, TenantIndex);
 
 /// A request's position in its tenant's queue: rank, then order of admission.
 pub(crate) type Order = (u32, u64);
@@ -23,15 +29,17 @@ pub(crate) type Order = (u32, u64);
 pub(crate) struct AdmissionQueues {
     /// By tenant.
     queues: Vec<TenantQueue>,
+    /// Slots that tenants hold, of those of all arenas.
+    parts: Parts,
     /// Tenants whose queues are not empty, the next one first.
-    by_priority: BTreeSet<(QueuePriority, TenantIndex)>,
+    by_priority: BTreeSet<Turn>,
     /// Counts requests served and queues begun.
     moment: u64,
 }
 
 /// When a tenant's queue is served: the least goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct QueuePriority {
+pub(crate) struct QueuePriority {
     /// Slots that the tenant holds, for its weight.
     slots: u64,
     /// The moment since which it waits.
@@ -40,9 +48,6 @@ struct QueuePriority {
 
 #[derive(Debug, Default)]
 struct TenantQueue {
-    weight: u32,
-    /// Slots that the tenant's requests hold.
-    slots_held: u64,
     priority: QueuePriority,
     requests: BTreeMap<Order, RequestId>,
 }
@@ -60,20 +65,31 @@ impl AdmissionQueues {
 
     /// Tenants that hold memory or wait for some.
     pub(crate) fn tenants(&self) -> usize {
-        self.queues.iter().filter(|queue| queue.slots_held > 0 || !queue.requests.is_empty()).count()
+        let holds_or_waits = |(tenant, queue): &(u32, &TenantQueue)| self.parts.held(*tenant) > 0 || !queue.requests.is_empty();
+        (0..).zip(&self.queues).filter(holds_or_waits).count()
     }
 
-    /// The request that gets the next memory.
-    pub(crate) fn first(&self) -> Option<(TenantIndex, Order, RequestId)> {
-        let (_, tenant) = self.by_priority.first()?;
-        let (order, id) = self.queues.get(tenant.index())?.requests.first_key_value()?;
-        Some((*tenant, *order, *id))
+    /// The slots of all arenas, and how they are divided.
+    pub(crate) const fn parts(&self) -> &Parts {
+        &self.parts
     }
 
-    pub(crate) fn push(&mut self, (tenant, weight): (TenantIndex, u32), order: Order, id: RequestId) {
+    /// Changes how slots are divided, or how many there are.
+    pub(crate) const fn parts_mut(&mut self) -> &mut Parts {
+        &mut self.parts
+    }
+
+    /// The request that gets the next memory, of the tenants whose turn is after that one's.
+    pub(crate) fn first_after(&self, turn: Option<Turn>) -> Option<(Turn, Order, RequestId)> {
+        let after = turn.map_or(Bound::Unbounded, Bound::Excluded);
+        let turn = *self.by_priority.range((after, Bound::Unbounded)).next()?;
+        let (order, id) = self.queues.get(turn.1.index())?.requests.first_key_value()?;
+        Some((turn, *order, *id))
+    }
+
+    pub(crate) fn push(&mut self, tenant: TenantIndex, order: Order, id: RequestId) {
         let now = self.next_moment();
-        self.change(tenant, |queue| {
-            queue.weight = weight;
+        self.change(tenant, |queue, _| {
             if queue.requests.is_empty() {
                 queue.priority.since = now;
             }
@@ -83,23 +99,23 @@ impl AdmissionQueues {
 
     /// A request waits no more.
     pub(crate) fn remove(&mut self, tenant: TenantIndex, order: Order) {
-        self.change(tenant, |queue| {
+        self.change(tenant, |queue, _| {
             queue.requests.remove(&order);
         });
     }
 
-    /// A tenant's request was given slots.
-    pub(crate) fn add_slots(&mut self, (tenant, weight): (TenantIndex, u32), slots: u32) {
+    /// A tenant's request was given slots, of those that were [available](Parts::available).
+    pub(crate) fn add_slots(&mut self, tenant: TenantIndex, slots: u32) {
         let now = self.next_moment();
-        self.change(tenant, |queue| {
-            (queue.weight, queue.priority.since) = (weight, now);
-            queue.slots_held += u64::from(slots);
+        self.change(tenant, |queue, held| {
+            queue.priority.since = now;
+            assert!(held.take(tenant.number(), slots.into()), "a tenant was given slots that it may not have");
         });
     }
 
     /// A tenant's request has given slots back.
     pub(crate) fn remove_slots(&mut self, tenant: TenantIndex, slots: u32) {
-        self.change(tenant, |queue| queue.slots_held -= u64::from(slots));
+        self.change(tenant, |_, held| held.give_back(tenant.number(), slots.into()));
     }
 
     const fn next_moment(&mut self) -> u64 {
@@ -108,7 +124,7 @@ impl AdmissionQueues {
     }
 
     /// Changes a queue, and its place among the others.
-    fn change(&mut self, tenant: TenantIndex, change: impl FnOnce(&mut TenantQueue)) {
+    fn change(&mut self, tenant: TenantIndex, change: impl FnOnce(&mut TenantQueue, &mut Parts)) {
         if tenant.index() >= self.queues.len() {
             self.queues.resize_with(tenant.index() + 1, TenantQueue::default);
         }
@@ -116,11 +132,12 @@ impl AdmissionQueues {
         if !queue.requests.is_empty() {
             self.by_priority.remove(&(queue.priority, tenant));
         }
-        change(queue);
+        change(queue, &mut self.parts);
         if !queue.requests.is_empty() {
-            queue.priority.slots = (queue.slots_held << FRACTION) / u64::from(queue.weight.max(1));
+            let (held, weight) = (self.parts.held(tenant.number()), self.parts.weight(tenant.number()));
+            queue.priority.slots = (held << FRACTION) / u64::from(weight.max(1));
             self.by_priority.insert((queue.priority, tenant));
-        } else if queue.slots_held == 0 {
+        } else if self.parts.held(tenant.number()) == 0 {
             *queue = TenantQueue::default();
         }
     }

@@ -7,8 +7,11 @@
 //! Small blocks that come back are kept for requests of exactly their size, last in, first out.
 //! Requests of a model are alike, and memory that was touched lately is touched again. They go back
 //! to the buddies when nothing else is left.
+//!
+//! A large request may find enough slots but none in a row. It then claims a block. What is free of
+//! it, or comes free, is kept for that request. So it waits only for what lies in that block.
 
-use crate::id::TenantId;
+use crate::id::{RequestId, TenantId};
 
 /// Slots whose last owner is remembered together.
 const GRANULE: u32 = 64;
@@ -28,7 +31,31 @@ pub(crate) struct Arena {
     orders: Vec<BitTree>,
     /// The starts of free blocks of one slot, two slots, and so on. They are in no order.
     alike: Vec<Vec<u32>>,
+    claim: Option<Claim>,
     owners: Owners,
+}
+
+/// A request and its order of admission, because ids are used again.
+pub(crate) type Claimant = (RequestId, u64);
+
+/// A block that one request waits for.
+#[derive(Debug)]
+struct Claim {
+    claimant: Claimant,
+    start: u32,
+    slots: u32,
+    /// What is free of it: start and slots.
+    free: Vec<(u32, u32)>,
+    /// Slots that are not.
+    missing: u32,
+}
+
+impl Claim {
+    /// The part of a block of slots that lies in the claim: start and end.
+    fn overlap(&self, start: u32, slots: u32) -> Option<(u32, u32)> {
+        let (first, end) = (start.max(self.start), (start + slots).min(self.start + self.slots));
+        (first < end).then_some((first, end))
+    }
 }
 
 impl Arena {
@@ -37,9 +64,14 @@ impl Arena {
         let count = if slots == 0 { 0 } else { slots.ilog2() + 1 };
         let orders = (0..count).map(|order| BitTree::new((slots >> order) as usize)).collect();
         let alike = vec![Vec::new(); ALIKE_SLOTS];
-        let mut arena = Self { slots, free: slots, orders, alike, owners: Owners::default() };
+        let mut arena = Self { slots, free: slots, orders, alike, claim: None, owners: Owners::default() };
         arena.merge(0, slots);
         arena
+    }
+
+    /// All slots.
+    pub(crate) const fn slots(&self) -> u32 {
+        self.slots
     }
 
     /// Slots that are free now.
@@ -74,9 +106,67 @@ impl Arena {
         }
         self.free += slots;
         assert!(self.free <= self.slots, "more slots given back than there are");
+        if let Some(claim) = &mut self.claim
+            && let Some((first, end)) = claim.overlap(start, slots)
+        {
+            claim.free.push((first, end - first));
+            claim.missing -= end - first;
+            self.merge(start, first - start);
+            return self.merge(end, start + slots - end);
+        }
         match self.alike.get_mut(slots as usize - 1).filter(|alike| alike.len() < ALIKE_MAX) {
             Some(alike) => alike.push(start),
             None => self.merge(start, slots),
+        }
+    }
+
+    /// Claims the block with most free slots of those whose size is that power of two, if none of
+    /// them is free.
+    pub(crate) fn claim(&mut self, claimant: Claimant, slots: u32) {
+        self.drop_claim();
+        self.merge_alike();
+        let order = slots.ilog2() as usize;
+        let Some(count) = self.orders.get(order).map(|tree| tree.bits) else { return };
+        if self.orders[order..].iter().any(|tree| tree.first().is_some()) {
+            return;
+        }
+        let mut free_of = vec![0; count];
+        for (low, tree) in self.orders[..order].iter().enumerate() {
+            for index in tree.iter() {
+                if let Some(free) = free_of.get_mut(index >> (order - low)) {
+                    *free += 1_u32 << low;
+                }
+            }
+        }
+        let Some((block, found)) = free_of.into_iter().enumerate().rev().max_by_key(|(_, free)| *free) else { return };
+        let mut free = Vec::new();
+        for (low, tree) in self.orders[..order].iter_mut().enumerate() {
+            let inside: Vec<usize> = tree.iter().filter(|index| index >> (order - low) == block).collect();
+            for index in inside {
+                tree.clear(index);
+                free.push(((index as u32) << low, 1 << low));
+            }
+        }
+        self.claim = Some(Claim { claimant, start: (block as u32) << order, slots, free, missing: slots - found });
+    }
+
+    /// Whose claim there is.
+    pub(crate) fn claimant(&self) -> Option<Claimant> {
+        self.claim.as_ref().map(|claim| claim.claimant)
+    }
+
+    /// `need` slots of what the request claimed, once all of that is free.
+    pub(crate) fn take_claimed(&mut self, claimant: Claimant, need: u32) -> Option<u32> {
+        let claim = self.claim.take_if(|claim| claim.claimant == claimant && claim.missing == 0)?;
+        self.merge(claim.start + need, claim.slots - need);
+        self.free -= need;
+        Some(claim.start)
+    }
+
+    /// What was kept for a claim is anybody's.
+    pub(crate) fn drop_claim(&mut self) {
+        for (start, slots) in self.claim.take().into_iter().flat_map(|claim| claim.free) {
+            self.merge(start, slots);
         }
     }
 
@@ -222,6 +312,11 @@ impl BitTree {
         }
     }
 
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        let ones = |word: u64| (0..64).filter(move |bit| word >> bit & 1 == 1);
+        self.levels[0].iter().enumerate().flat_map(move |(index, word)| ones(*word).map(move |bit| index * 64 + bit))
+    }
+
     fn first(&self) -> Option<usize> {
         if self.levels.last()?[0] == 0 {
             return None;
@@ -236,19 +331,34 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against an array of owners: blocks never overlap, and all slots merge into one block
-        /// again.
+        /// Against an array of owners: blocks never overlap, nor lie in what is claimed, and all
+        /// slots merge into one block again.
         #[test]
         fn blocks_never_overlap_and_coalesce(slots in 1_u32..300, needs in prop::collection::vec((1_u32..40, any::<u8>()), 1..200)) {
             let mut arena = Arena::new(slots);
             let mut held = vec![false; slots as usize];
             let mut blocks: Vec<(u32, u32)> = Vec::new();
+            const CLAIMANT: Claimant = (RequestId(7), 1);
             for (need, choice) in needs {
-                if choice % 3 == 0 && !blocks.is_empty() {
+                if choice % 16 == 1 {
+                    arena.claim(CLAIMANT, need.next_power_of_two());
+                } else if choice % 16 == 4 {
+                    arena.drop_claim();
+                }
+                let claimed = arena.claim.as_ref().map(|claim| claim.start..claim.start + claim.slots);
+                if choice % 3 == 2 && let Some(start) = arena.take_claimed(CLAIMANT, claimed.as_ref().map_or(1, |claimed| claimed.len() as u32)) {
+                    let claimed = claimed.expect("something was claimed");
+                    prop_assert_eq!(start, claimed.start);
+                    for slot in &mut held[claimed.start as usize..claimed.end as usize] {
+                        prop_assert!(!std::mem::replace(slot, true));
+                    }
+                    blocks.push((start, claimed.len() as u32));
+                } else if choice % 3 == 0 && !blocks.is_empty() {
                     let (start, count) = blocks.swap_remove(choice as usize % blocks.len());
                     held[start as usize..(start + count) as usize].fill(false);
                     arena.free(start, count);
                 } else if let Some(start) = arena.allocate(need) {
+                    prop_assert!(claimed.is_none_or(|claimed| start + need <= claimed.start || claimed.end <= start));
                     for slot in &mut held[start as usize..(start + need) as usize] {
                         prop_assert!(!*slot);
                         *slot = true;
@@ -260,8 +370,27 @@ mod tests {
             for (start, count) in blocks {
                 arena.free(start, count);
             }
+            arena.drop_claim();
             prop_assert_eq!(arena.allocate(arena.largest()), Some(0));
         }
+    }
+
+    #[test]
+    fn a_claim_is_met_by_what_comes_free_in_it() {
+        let (mut arena, claimant) = (Arena::new(64), (RequestId(1), 1));
+        let blocks: Vec<u32> = std::iter::from_fn(|| arena.allocate(4)).collect();
+        blocks.iter().step_by(2).for_each(|start| arena.free(*start, 4));
+        assert_eq!((arena.free_slots(), arena.allocate(32)), (32, None), "none in a row");
+        arena.claim(claimant, 32);
+        assert_eq!(arena.take_claimed(claimant, 20), None);
+        let outside: Vec<u32> = std::iter::from_fn(|| arena.allocate(4)).collect();
+        assert_eq!(outside.len(), 4, "what lies in the other half goes on");
+        for start in blocks.iter().skip(1).step_by(2).filter(|start| **start < 32) {
+            arena.free(*start, 4);
+        }
+        assert_eq!(arena.take_claimed((RequestId(1), 2), 20), None, "another request of that id");
+        assert_eq!(arena.take_claimed(claimant, 20), Some(0));
+        assert_eq!((arena.free_slots(), arena.allocate(8)), (12, Some(24)), "the rest is anybody's");
     }
 
     #[test]

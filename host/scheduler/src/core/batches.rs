@@ -70,7 +70,7 @@ impl Core {
         let mut batch = std::mem::take(&mut self.batch);
         let mut served = false;
         for task in 0..self.config.max_tasks_to_submit {
-            if task > 0 && !self.may_start(worker, model) {
+            if task > 0 && !(self.may_start(worker, model) && self.worker(worker).is_some_and(|state| self.has_time(state))) {
                 break;
             }
             self.settle_counts();

@@ -279,7 +279,10 @@ impl Core {
         let Some(home) = self.domains[state.domain.index()].as_mut() else { return };
         home.workers -= 1;
         if home.workers == 0 {
+            let slots = home.arena.slots();
             self.domains[state.domain.index()] = None;
+            let parts = self.class_mut(state.class).queues.parts_mut();
+            parts.set_max(parts.max() - u64::from(slots));
             self.give_up_where(Failure::WorkerLost, |_, request| {
                 let moving = request.rare().and_then(|rare| rare.moving.as_ref());
                 let leaves = moving.is_some_and(|moving| moving.from == state.domain);

@@ -81,6 +81,8 @@ pub(crate) struct Class {
     pub(crate) workers: u32,
     /// Requests without memory, and how much the tenants of the others hold.
     pub(crate) queues: AdmissionQueues,
+    /// More than one tenant has models of it.
+    pub(crate) shared: bool,
 }
 
 /// One of a model's distinct cell types.
@@ -144,12 +146,21 @@ impl Model {
             types[at].priority = types[at].priority.max(cell.priority);
             type_of_cell.push(at as u32);
         }
-        for one in &mut types {
-            one.batch = sound(one.batch);
-        }
         let share = Share::default();
         let (active, closed, sliced, requests, ready, flying) = Default::default();
         Self { info, tenant, policy, takes, types, type_of_cell, share, active, requests, ready, flying, closed, sliced }
+    }
+
+    /// Sets batch limits so that a batch takes no longer than a slice, if one is given and a row
+    /// does not.
+    pub(crate) fn fit_batches(&mut self, slice_ns: Option<u64>) {
+        for (one, at) in self.types.iter_mut().zip(0..) {
+            let cell = self.type_of_cell.iter().position(|of_type| *of_type == at);
+            let Some(sizes) = cell.map(|cell| sound(self.info.cells[cell].batch)) else { continue };
+            let fits = |rows: &u32| slice_ns.is_none_or(|slice_ns| one.cost.nanoseconds(*rows).is_none_or(|ns| ns <= slice_ns));
+            let max = if fits(&1) { (1..=sizes.max).rev().find(fits).unwrap_or(1) } else { sizes.max };
+            one.batch = sound(BatchSizes { max, ..sizes });
+        }
     }
 
     /// Whether its policy takes requests, not nodes.

@@ -10,7 +10,7 @@ use crate::core::fleet::{Model, entry};
 use crate::core::queues::TypeQueue;
 use crate::core::{Core, Note};
 use crate::event::ModelInfo;
-use crate::id::{ModelId, TenantId};
+use crate::id::{ModelId, NumericClass, TenantId};
 use crate::policy::{PolicyKind, Takes};
 
 /// A tenant's position in the table of those that are known.
@@ -20,6 +20,11 @@ pub(crate) struct TenantIndex(usize);
 impl TenantIndex {
     pub(crate) const fn index(self) -> usize {
         self.0
+    }
+
+    /// As [`Parts`](crate::Parts) count tenants.
+    pub(crate) const fn number(self) -> u32 {
+        self.0 as u32
     }
 }
 
@@ -58,7 +63,6 @@ impl Core {
         if last.is_some_and(|last| last >= self.types.len()) {
             self.types.resize_with(last.map_or(0, |last| last + 1), TypeQueue::default);
         }
-        self.class_mut(info.class);
         let model = info.model;
         self.forget_model(model);
         for cell in &info.cells {
@@ -69,11 +73,33 @@ impl Core {
             }
         }
         let tenant = self.know_tenant(info.tenant, info.weight);
+        let (class, weight) = (info.class, self.tenant(tenant).weight);
         let policy = self.policy_of(&info);
         let sliced = self.runs_in_slices(&info);
         let known = Model { sliced, ..Model::new(info, tenant, (policy, takes)) };
         self.models_of_batches += u32::from(known.takes_requests());
         *entry(&mut self.models, model.index()) = Some(known);
+        self.set_part(class, tenant, weight);
+        self.fit_batches(|known| known.info.model == model);
+    }
+
+    /// A tenant has a part of the memory of a class by its weight; none by a weight of 0.
+    fn set_part(&mut self, class: NumericClass, tenant: TenantIndex, weight: u32) {
+        let known = self.class_mut(class);
+        known.queues.parts_mut().set_weight(tenant.number(), weight);
+        let shared = known.queues.parts().are_shared();
+        if std::mem::replace(&mut known.shared, shared) != shared {
+            self.fit_batches(|known| known.info.class == class);
+        }
+    }
+
+    /// Where tenants share workers, a batch takes no longer than a slice.
+    fn fit_batches(&mut self, of: impl Fn(&Model) -> bool) {
+        let Self { models, classes, config, .. } = self;
+        for model in models.iter_mut().flatten().filter(|model| of(model)) {
+            let is_bounded = classes[model.info.class.index()].shared && config.slice_ns > 0;
+            model.fit_batches(is_bounded.then_some(config.slice_ns));
+        }
     }
 
     pub(crate) fn model_down(&mut self, id: ModelId) {
@@ -99,8 +125,14 @@ impl Core {
     }
 
     pub(crate) fn tenant_weight(&mut self, id: TenantId, weight: u32) {
-        if let Some(tenant) = self.tenants.iter_mut().flatten().find(|tenant| tenant.id == id) {
-            tenant.weight = weight.max(1);
+        let known = self.tenants.iter().position(|tenant| tenant.as_ref().is_some_and(|tenant| tenant.id == id)).map(TenantIndex);
+        let Some(tenant) = known else { return };
+        let weight = weight.max(1);
+        self.tenant_mut(tenant).weight = weight;
+        for class in (0..self.classes.len()).map(|class| NumericClass(class as u32)) {
+            if self.class_mut(class).queues.parts().weight(tenant.number()) > 0 {
+                self.set_part(class, tenant, weight);
+            }
         }
     }
 
@@ -110,10 +142,6 @@ impl Core {
 
     pub(crate) fn tenant(&self, tenant: TenantIndex) -> &Tenant {
         self.tenants[tenant.0].as_ref().expect("a model's tenant is known")
-    }
-
-    pub(crate) fn tenant_and_weight(&self, model: ModelId) -> (TenantIndex, u32) {
-        (self.model(model).tenant, self.tenant_of(model).weight)
     }
 
     pub(crate) fn tenant_mut(&mut self, tenant: TenantIndex) -> &mut Tenant {
@@ -158,6 +186,12 @@ impl Core {
         self.models_of_batches -= u32::from(model.takes_requests());
         self.touched.retain(|touched| *touched != id);
         self.notes.push((id, Note::ModelGone));
+        let shares_part = |other: &Model| other.tenant == model.tenant && other.info.class == model.info.class;
+        if !self.models.iter().flatten().any(shares_part) {
+            self.set_part(model.info.class, model.tenant, 0);
+            // The others may have more.
+            self.freed = true;
+        }
         let tenant = self.tenant_mut(model.tenant);
         tenant.models -= 1;
         if tenant.models == 0 {

@@ -32,9 +32,9 @@ fn small(steps: u32) -> Arc<UnfoldedGrowth> {
     growth(0, vec![lstm(steps, &[])], None)
 }
 
-/// Takes the whole arena.
+/// Takes half of the arena, which is the most where tenants share it.
 fn large() -> Arc<UnfoldedGrowth> {
-    growth(0, vec![chain(ARENA, vec![UnfoldedStage { retention: Retention::All, ..stage(LSTM, &[]) }])], None)
+    growth(0, vec![chain(ARENA / 2, vec![UnfoldedStage { retention: Retention::All, ..stage(LSTM, &[]) }])], None)
 }
 
 impl Memory {
@@ -73,7 +73,7 @@ impl Memory {
     }
 }
 
-/// Its first request gets the first place that is given back.
+/// Its first request gets a place at once.
 #[test]
 fn a_flood_of_high_priority_keeps_no_other_tenant_out() {
     for policy in POLICIES {
@@ -83,17 +83,27 @@ fn a_flood_of_high_priority_keeps_no_other_tenant_out() {
             flood(&mut memory);
             memory.turn();
         }
-        assert_eq!(memory.placed(0), PLACES, "all memory is taken");
+        assert_eq!(memory.placed(0), PLACES * 3 / 4, "all but the other's part is taken");
         memory.fill(1, 1, (LAST, &small(6)));
-        memory.given.clear();
-        for _ in 0..100 {
-            if !memory.given.is_empty() {
-                break;
-            }
-            flood(&mut memory);
-            memory.turn();
-        }
-        assert_eq!(memory.given.first(), Some(&1), "{policy:?}");
+        flood(&mut memory);
+        memory.turn();
+        assert!(memory.given.contains(&1), "{policy:?}");
+    }
+}
+
+/// However long another holds what he has, and whatever he waits for beside it.
+#[test]
+fn whoever_holds_memory_for_ever_leaves_others_their_parts() {
+    for policy in POLICIES {
+        let mut memory = Memory::new(policy, &[1, 1, 1]);
+        memory.fill(0, 100, (0, &small(1_000_000)));
+        memory.fill(1, 1, (0, &large()));
+        memory.turn();
+        let held = memory.placed(0);
+        assert_eq!(held, 22, "all but the parts of two, of ten slots each: {policy:?}");
+        memory.fill(2, 100, (LAST, &small(2)));
+        memory.turn();
+        assert_eq!((memory.placed(0), memory.placed(2)), (held, 5), "{policy:?}");
     }
 }
 
@@ -113,7 +123,7 @@ fn tenants_that_want_more_than_there_is_have_memory_by_weight() {
     }
 }
 
-/// Neither waits for ever: not who needs all of the memory, whether or not more of the kind wait behind, nor who needs little of it.
+/// Neither waits for ever: not who needs half of the memory, whether or not more of the kind wait behind, nor who needs little of it.
 #[test]
 fn large_requests_and_small_ones_of_another_tenant_take_turns() {
     for (policy, backlog) in POLICIES.into_iter().flat_map(|policy| [(policy, 1), (policy, 3)]) {

@@ -99,8 +99,33 @@ fn who_comes_waits_for_one_slice_at_most() {
         // A slice runs by now.
         beside.fill(1, 1, 1);
         beside.act();
-        assert_eq!([beside.turn(), beside.turn()], [0, 1], "round {round}");
+        let first = beside.turn();
+        beside.act();
+        assert_eq!([first, beside.turn()], [0, 1], "round {round}");
     }
+}
+
+/// A row of the first tenant takes a third of a slice.
+#[test]
+fn where_tenants_share_a_worker_it_has_no_more_to_do_than_a_slice() {
+    let mut models = vec![model(0, 0, 1), model(1, 1, 1)];
+    let knots = [1, 4].map(|rows| Knot { rows, nanoseconds: u64::from(rows) * SLICE_NS / 3 });
+    models[0].cells.iter_mut().for_each(|cell| cell.cost = CostTable::new(knots).expect("two knots"));
+    let world = World::new(Config { slice_ns: SLICE_NS, ..Config::default() }, models, &[(0, 0, 100_000)]);
+    let mut beside = Beside { world, events: Vec::new(), had: BTreeMap::new(), used: [0; 2] };
+    let in_flight = |beside: &mut Beside| {
+        beside.fill(0, 8, 6);
+        beside.act();
+        let worker = &beside.world.workers[&WORKER];
+        let rows: Vec<_> = worker.tasks.iter().map(|task| (task.rows.len(), task.steps)).collect();
+        beside.turn();
+        rows
+    };
+    assert_eq!(in_flight(&mut beside), [(3, 1)]);
+    beside.events.push(Event::ModelDown(ModelId(1)));
+    beside.act();
+    let alone = in_flight(&mut beside);
+    assert!(alone.iter().all(|(rows, _)| *rows == 4) && alone.iter().map(|(_, steps)| steps).sum::<u32>() > 1, "{alone:?}");
 }
 
 #[test]

@@ -58,6 +58,7 @@ impl Graphs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answer_room::HostRoom;
 
     fn growth(kib: usize) -> Arc<UnfoldedGrowth> {
         let cancel = vec![0; kib << 8];
@@ -66,8 +67,8 @@ mod tests {
 
     #[test]
     fn growths_have_room_while_somebody_holds_them() {
-        let tenant = Arc::new(AnswerRoom::of_tenant(&Arc::new(AnswerRoom::of_host(600 << 10))));
-        let room = Arc::new(AnswerRoom::of_call(&tenant, 1));
+        let tenant = Arc::new(HostRoom::new(300 << 10).tenant(0, 1));
+        let room = Arc::new(AnswerRoom::new(&tenant, 1));
         let mut graphs = Graphs::default();
         let (first, second) = (growth(49), growth(49));
         graphs.hold(&first, &room).unwrap();
@@ -76,7 +77,7 @@ mod tests {
         for _ in 0..100 {
             graphs.hold(&growth(1), &room).unwrap();
         }
-        let (mut others, other_room) = (Graphs::default(), AnswerRoom::of_call(&tenant, 1));
+        let (mut others, other_room) = (Graphs::default(), AnswerRoom::new(&tenant, 1));
         assert!(others.hold(&growth(50), &other_room).is_err());
         drop(first);
         graphs.hold(&growth(1), &room).unwrap();
@@ -91,6 +92,6 @@ mod tests {
         drop(small);
         others.give_back(&other_room);
         drop((room, other_room));
-        assert!(tenant.change(0, 300 << 10).is_ok(), "all of it was given back");
+        assert!(AnswerRoom::new(&tenant, u64::MAX).change(0, 300 << 10).is_ok(), "all of it was given back");
     }
 }

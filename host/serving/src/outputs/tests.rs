@@ -162,7 +162,7 @@ fn what_a_graph_will_deliver_has_its_bound_before_it_runs() {
     // The rows, and the tensor that is made of them.
     let bytes = 20_000 * 13 * 2;
     assert!(taken_in(growth.clone(), false, bytes).is_ok());
-    assert_eq!(taken_in(growth, false, bytes - 1).err(), Some(NoRoom { bytes_max: bytes - 1, whose: None }));
+    assert_eq!(taken_in(growth, false, bytes - 1).err(), Some(NoRoom { bytes_max: bytes - 1, of_tenant: false }));
     let watching = Growth { chains: vec![leaves(Extent::Fixed(10))], next: Some(watching([0; 100], Pace::All)), ..Growth::default() };
     assert!(taken_in(watching.clone(), false, 101 * 130).is_ok());
     assert!(taken_in(watching, false, 101 * 130 - 1).is_err());
@@ -337,7 +337,7 @@ fn what_is_emitted_has_its_bound() {
     let mut outputs = texts(false, bytes_max);
     assert_eq!(outputs.emit(text("123456"), &mut vec![]), Ok(()));
     assert_eq!(outputs.emit(text("7890"), &mut vec![]), Ok(()));
-    assert_eq!(outputs.emit(text("1234"), &mut vec![]), Err(NoRoom { bytes_max, whose: None }));
+    assert_eq!(outputs.emit(text("1234"), &mut vec![]), Err(NoRoom { bytes_max, of_tenant: false }));
     assert_eq!(outputs.answer(), Ok(vec![text("1234567890")]));
 }
 

@@ -46,9 +46,10 @@ pub(super) fn grown(
     growth.map(Arc::new).map_err(|source| InferError::Graph { plugin: model.plugin_name().to_owned(), source })
 }
 
-pub(super) fn too_large(model: &ServedModel, NoRoom { bytes_max: limit, whose }: NoRoom) -> InferError {
-    match whose {
-        Some(whose) => InferError::AnswersTooLarge { whose, limit },
-        None => InferError::AnswerTooLarge { plugin: model.plugin_name().to_owned(), limit },
+pub(super) fn too_large(model: &ServedModel, NoRoom { bytes_max: limit, of_tenant }: NoRoom) -> InferError {
+    if of_tenant {
+        InferError::AnswersTooLarge { limit }
+    } else {
+        InferError::AnswerTooLarge { plugin: model.plugin_name().to_owned(), limit }
     }
 }

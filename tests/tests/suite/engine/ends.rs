@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::generate::{self, Family, Rng};
 use cellwright_engine::{
-    Canceller, Engine, Handle, LoadedModel, ModelSpec, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError, Urgency, Value,
+    Canceller, Engine, EngineOptions, Handle, LoadedModel, ModelSpec, RequestFailure, RequestTensors, RequestTimes, Sink, SubmitError,
+    Urgency, Value,
 };
 use cellwright_scheduler::{Config, Graph, PolicyKind};
 use cellwright_tests::devices::{Gate, domain, worker};
@@ -76,7 +77,7 @@ fn what_cannot_be_in_time_is_given_up_where_the_policy_minds() {
     let cellular = engine.load(&ModelSpec { policy: Some(PolicyKind::Cellular), ..spec(&model, 1, 8) }).unwrap();
     let case = chain(&model, 20);
     let within = |time: Duration, model: &Arc<LoadedModel>| {
-        let urgency = Urgency { rank: 0, deadline: Some(Instant::now() + time) };
+        let urgency = Urgency { deadline: Some(Instant::now() + time), ..Urgency::default() };
         let tensors = RequestTensors { first: 0, tensors: case.tensors.clone() };
         submit_urgent(urgency, &engine, model, (&case.growth, &tensors)).unwrap()
     };
@@ -90,6 +91,27 @@ fn what_cannot_be_in_time_is_given_up_where_the_policy_minds() {
     gate.open();
     for waited in [in_time, unminded] {
         case.check(&waited.wait()).unwrap();
+    }
+}
+
+/// While the devices stand still, so that nothing but the clock ends anything. A session waits on.
+#[test]
+fn a_request_that_takes_too_long_ends_by_itself() {
+    let (gate, home, model) = (Gate::default(), domain(64), generate::model(21));
+    let max = Duration::from_secs(1);
+    let options = EngineOptions { request_time_max: Some(max), ..EngineOptions::default() };
+    let engine = Engine::start(options, vec![gate.before(worker(&home))]).unwrap();
+    let (loaded, case) = (engine.load(&spec(&model, 0, 8)).unwrap(), chain(&model, 20));
+    let submit = |is_session| {
+        let (urgency, tensors) = (Urgency { is_session, ..Urgency::default() }, RequestTensors { first: 0, tensors: case.tensors.clone() });
+        submit_urgent(urgency, &engine, &loaded, (&case.growth, &tensors)).unwrap()
+    };
+    gate.close();
+    let (session, request) = (submit(true), submit(false));
+    assert_eq!(request.wait().outcome, Outcome::Failed(RequestFailure::Overdue { max }));
+    gate.open();
+    for goes_on in [session, submit(false)] {
+        case.check(&goes_on.wait()).unwrap();
     }
 }
 

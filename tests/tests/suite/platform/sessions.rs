@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Tensor;
 use cellwright_engine::RequestFailure;
-use cellwright_gate::{Call, Deployed, Error, Limit, NewUpload, Platform};
+use cellwright_gate::{Call, Deployed, Error, Limit, NewUpload, Platform, PlatformOptions};
 use cellwright_registry::TenantSettings;
 use cellwright_serving::{Abandoned, Answer, ErrorKind, InferError};
 use cellwright_tests::devices::{Gate, domain, worker};
@@ -33,8 +33,12 @@ fn sum(answer: &Answer) -> Vec<f32> {
 
 impl Bench {
     fn new() -> Self {
+        Self::with(options())
+    }
+
+    fn with(options: PlatformOptions) -> Self {
         let (folder, gate) = (TempDir::new().unwrap(), Gate::default());
-        let platform = start_on(folder.path(), options(), vec![gate.before(worker(&domain(64)))]);
+        let platform = start_on(folder.path(), options, vec![gate.before(worker(&domain(64)))]);
         platform.upload(&tenant(), &model("sums"), archive(&summing(1.0)).as_slice(), NewUpload::default()).unwrap();
         let sums = platform.find(&tenant(), "sums", None).unwrap();
         let settings = TenantSettings { in_flight_max: 1, queued_max: 8, ..TenantSettings::default() };
@@ -98,6 +102,25 @@ fn a_part_that_is_late_ends_its_session() {
     bench.gate.open();
     wait_until("nothing of it is left", || bench.counts() == (0, 0) && bench.in_engine() == 0);
     assert_eq!(bench.platform.figures(None).models[0].calls.expired, 1);
+}
+
+/// Idle time does not count: the session lives for longer than a part may run.
+#[test]
+fn a_part_that_runs_for_too_long_ends_its_session() {
+    let (mut options, max) = (options(), Duration::from_secs(1));
+    options.serving.engine.request_time_max = Some(max);
+    let bench = Bench::with(options);
+    let (answer, parts) = bench.open(Call::new(requests::session(1, 2))).unwrap();
+    let first = sum(&answer);
+    std::thread::sleep(max + max / 4);
+    parts.blocking_send(Call::new(requests::sum(2, 3))).unwrap();
+    assert_eq!(sum(&answer), added(&first, 2, 3));
+    bench.gate.close();
+    parts.blocking_send(Call::new(requests::sum(3, 3))).unwrap();
+    let ended = answer.wait();
+    assert!(matches!(ended, Err(InferError::Engine(RequestFailure::Overdue { .. }))), "{ended:?}");
+    bench.gate.open();
+    wait_until("nothing of it is left", || bench.counts() == (0, 0) && bench.in_engine() == 0);
 }
 
 #[test]

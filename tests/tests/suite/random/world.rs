@@ -181,7 +181,7 @@ impl World {
         let request = Request::new(of, compute, (served.grows || self.rng.one_in(16), self.steps_most), &mut self.rng);
         let hurries = self.rng.one_in(10);
         let deadline = hurries.then(|| Instant::now() + Duration::from_micros(self.rng.below(20_000)));
-        let urgency = Urgency { rank: self.rng.between(0, 2), deadline };
+        let urgency = Urgency { rank: self.rng.between(0, 2), deadline, is_session: false };
         let fate = Fate {
             hurries,
             refused: served.leaving.is_some(),

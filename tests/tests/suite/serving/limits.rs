@@ -38,7 +38,7 @@ fn an_answer_that_nobody_reads_is_bounded() {
 /// Each of them alone is small enough.
 #[test]
 fn answers_together_are_bounded() {
-    let host = host_with(IN_FLIGHT, Some(800_000));
+    let host = host_with(IN_FLIGHT, Some(400_000));
     let model = host.model("sums");
     // 5000 rows of 16 bytes, and a byte for each, twice.
     let begin = || host.serving.infer(&model, behaving("stream-all", requests::sum(1, 5000)), Delivery::Whole);
@@ -76,12 +76,12 @@ fn answers_together_are_bounded() {
 #[test]
 fn a_graph_has_room_with_the_answers_or_is_not_begun() {
     let large = || behaving("many-chains-beside", requests::sum(1, 3));
-    let host = host_with(IN_FLIGHT, Some(800_000));
+    let host = host_with(IN_FLIGHT, Some(400_000));
     let sentence = refused(host.whole(&host.model("honest"), large()));
     assert_eq!(sentence.0, ErrorKind::Busy);
     assert!(sentence.1.contains("graphs and answers of this tenant that are in flight would take more than 400000 bytes"), "{sentence:?}");
     host.is_whole_again();
-    let host = host_with(IN_FLIGHT, Some(8_000_000));
+    let host = host_with(IN_FLIGHT, Some(4_000_000));
     let model = host.model("honest");
     for _ in 0..20 {
         let answer = host.whole(&model, large());

@@ -11,7 +11,7 @@ use cellwright_command::policy::PolicySpec;
 use cellwright_command::process::Usage;
 use cellwright_command::worker::WorkerSpec;
 use cellwright_engine::EngineOptions;
-use cellwright_gate::Bounds;
+use cellwright_gate::{Bounds, Limit};
 use cellwright_http_api::Limits;
 use cellwright_toml_faults as toml_faults;
 use clap::ArgMatches;
@@ -59,6 +59,7 @@ pub(crate) struct Settings {
     pub(crate) idle_seconds: Setting<u64>,
     pub(crate) header_seconds: Setting<u64>,
     pub(crate) body_seconds: Setting<u64>,
+    pub(crate) request_seconds_max: Setting<u64>,
     pub(crate) write_seconds: Setting<u64>,
     pub(crate) drain_delay: Setting<u64>,
     pub(crate) drain_seconds: Setting<u64>,
@@ -96,6 +97,7 @@ struct File {
     idle_seconds: Option<u64>,
     header_seconds: Option<u64>,
     body_seconds: Option<u64>,
+    request_seconds_max: Option<u64>,
     write_seconds: Option<u64>,
     drain_delay: Option<u64>,
     drain_seconds: Option<u64>,
@@ -185,6 +187,12 @@ impl Settings {
             idle_seconds: from.choose("idle_seconds", said.idle_seconds, file.idle_seconds, limits.idle_timeout.as_secs()),
             header_seconds: from.choose("header_seconds", said.header_seconds, file.header_seconds, limits.header_timeout.as_secs()),
             body_seconds: from.choose("body_seconds", said.body_seconds, file.body_seconds, limits.body_grace.as_secs()),
+            request_seconds_max: from.choose(
+                "request_seconds_max",
+                said.request_seconds_max,
+                file.request_seconds_max,
+                Limit::RequestSeconds.default(),
+            ),
             write_seconds: from.choose("write_seconds", said.write_seconds, file.write_seconds, limits.write_timeout.as_secs()),
             drain_delay: from.choose("drain_delay", said.drain_delay, file.drain_delay, limits.drain_delay.as_secs()),
             drain_seconds: from.choose("drain_seconds", said.drain_seconds, file.drain_seconds, limits.drain.as_secs()),
@@ -226,6 +234,7 @@ impl Settings {
             line("idle_seconds", &self.idle_seconds, ToString::to_string),
             line("header_seconds", &self.header_seconds, ToString::to_string),
             line("body_seconds", &self.body_seconds, ToString::to_string),
+            line("request_seconds_max", &self.request_seconds_max, ToString::to_string),
             line("write_seconds", &self.write_seconds, ToString::to_string),
             line("drain_delay", &self.drain_delay, ToString::to_string),
             line("drain_seconds", &self.drain_seconds, ToString::to_string),
@@ -284,6 +293,7 @@ fn read(path: &Path) -> anyhow::Result<File> {
         ("idle_seconds", file.idle_seconds, u64::MAX),
         ("header_seconds", file.header_seconds, u64::MAX),
         ("body_seconds", file.body_seconds, u64::MAX),
+        ("request_seconds_max", file.request_seconds_max, u64::MAX),
         ("write_seconds", file.write_seconds, u64::MAX),
     ];
     for (key, value, most) in bounds {

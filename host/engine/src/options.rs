@@ -34,6 +34,8 @@ pub struct EngineOptions {
     pub weight_bytes_max: Option<u64>,
     /// A cell of which a single row takes longer is refused.
     pub row_time_max: std::time::Duration,
+    /// Time that devices may take to measure all cells of a model.
+    pub load_time_max: std::time::Duration,
     /// Measures all batch sizes again, and keeps what it finds, whatever is known of them.
     pub recalibrate: bool,
     /// Where measured batch sizes are kept between starts; none: they are measured at every load.
@@ -53,6 +55,7 @@ impl Default for EngineOptions {
             task_time_max: std::time::Duration::from_millis(50),
             weight_bytes_max: None,
             row_time_max: std::time::Duration::from_millis(250),
+            load_time_max: std::time::Duration::from_secs(300),
             recalibrate: false,
             calibration_folder: None,
             trace: None,
@@ -70,6 +73,7 @@ impl fmt::Debug for EngineOptions {
             .field("task_time_max", &self.task_time_max)
             .field("weight_bytes_max", &self.weight_bytes_max)
             .field("row_time_max", &self.row_time_max)
+            .field("load_time_max", &self.load_time_max)
             .field("recalibrate", &self.recalibrate)
             .field("calibration_folder", &self.calibration_folder)
             .field("trace", &self.trace.is_some())

@@ -119,9 +119,9 @@ impl Serving {
         let plugin_name = bundle.plugin_name().to_owned();
         let compiled = self
             .runtime
-            .compile(&plugin_name, bundle.plugin_bytes())
+            .compile_for((&plugin_name, bundle.plugin_bytes()), owner.number, &|| false)
             .map_err(|source| LoadError::Compile { plugin: plugin_name.clone(), source })?;
-        let plugin = compiled.for_tenant(owner.number).with_parameters(bundle.parameters(), bundle.view(), &bundle.limits().plugin())?;
+        let plugin = compiled.with_parameters(bundle.parameters(), bundle.view(), &bundle.limits().plugin())?;
         let weights = bundle.weights(plugin.description())?;
         let context =
             ResolveContext { weights: &weights, precision: bundle.precision(), tenant: owner.tenant, limits: CellLimits::default() };

@@ -217,9 +217,9 @@ impl Platform {
     /// If there is none, or it is the active one.
     pub fn delete_version(&self, tenant: &TenantName, model: &ModelName, version: u64) -> Result<(), ChangeError> {
         self.changing(tenant, model, |entry| {
-            self.registry.delete_version(tenant, model, version)?;
+            let blobs = self.registry.delete_version(tenant, model, version)?;
             entry.versions.forget(version);
-            self.collect_garbage();
+            self.collect_garbage_of(&blobs);
             Ok(())
         })
     }
@@ -230,10 +230,10 @@ impl Platform {
     /// If there is no such model.
     pub fn delete_model(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
         self.changing(tenant, model, |entry| {
-            self.registry.delete_model(tenant, model)?;
+            let blobs = self.registry.delete_model(tenant, model)?;
             self.retire(entry.take_out_of_service(Reason::Nothing));
             entry.forget();
-            self.collect_garbage();
+            self.collect_garbage_of(&blobs);
             Ok(())
         })
     }
@@ -398,7 +398,9 @@ impl Platform {
             self.starting.loaded.fetch_add(1, Ordering::AcqRel);
         }
         self.starting.over.store(true, Ordering::Release);
-        self.collect_garbage();
+        if let Err(error) = self.registry.collect_garbage() {
+            tracing::warn!("unused files could not be deleted: {error}");
+        }
     }
 
     /// A model whose first upload failed was never there.
@@ -408,14 +410,8 @@ impl Platform {
         }
     }
 
-    fn collect_garbage(&self) {
-        if let Err(error) = self.registry.collect_garbage() {
-            tracing::warn!("unused files could not be deleted: {error}");
-        }
-    }
-
-    /// What an upload that failed has stored, and nothing else: uploads may fail as often as
-    /// somebody likes, and there may be any number of blobs.
+    /// What an upload that failed has stored or a version had, and nothing else: that may be as often
+    /// as somebody likes, and there may be any number of blobs.
     fn collect_garbage_of(&self, stored: &[Digest]) {
         if let Err(error) = self.registry.collect_garbage_of(stored) {
             tracing::warn!("unused files could not be deleted: {error}");

@@ -60,6 +60,18 @@ impl Default for Barrier {
     }
 }
 
+impl Barrier {
+    fn pass(&self) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.waiting += 1;
+        queue = self.opened.wait_while(queue, |queue| queue.left == 0).unwrap_or_else(PoisonError::into_inner);
+        queue.waiting -= 1;
+        if queue.left < u64::MAX {
+            queue.left -= 1;
+        }
+    }
+}
+
 impl Gate {
     /// No task is completed from now on, once those that were let through are.
     pub fn close(&self) {
@@ -99,13 +111,13 @@ impl Gate {
     /// A worker that must pass.
     #[must_use]
     pub fn before(&self, inner: Box<dyn Backend>) -> Box<dyn Backend> {
-        Box::new(Wrapped { inner, trouble: Trouble::Gate(self.0.clone(), Doing::Tasks) })
+        Box::new(Wrapped { inner, trouble: Trouble::Gate(self.0.clone()) })
     }
 
-    /// A worker whose cells must pass before they are made ready, and whose tasks need not.
+    /// A worker of whose cells these must pass before they are made ready; its tasks need not.
     #[must_use]
-    pub fn before_cells_of(&self, inner: Box<dyn Backend>) -> Box<dyn Backend> {
-        Box::new(Wrapped { inner, trouble: Trouble::Gate(self.0.clone(), Doing::Preparing) })
+    pub fn before_cells(&self, which: impl Fn(&TypedCell) -> bool + Send + Sync + 'static, inner: Box<dyn Backend>) -> Box<dyn Backend> {
+        Box::new(Wrapped { inner, trouble: Trouble::Cells(self.0.clone(), Arc::new(which)) })
     }
 }
 
@@ -196,6 +208,7 @@ impl Crew {
 #[derive(Clone, Debug)]
 pub struct Stopwatch {
     row: Duration,
+    pause: Duration,
     asked: Arc<AtomicU32>,
     lent: Arc<AtomicU32>,
 }
@@ -204,7 +217,13 @@ impl Stopwatch {
     /// One that nobody has asked yet.
     #[must_use]
     pub fn saying(row: Duration) -> Self {
-        Self { row, asked: Arc::default(), lent: Arc::default() }
+        Self { row, pause: Duration::ZERO, asked: Arc::default(), lent: Arc::default() }
+    }
+
+    /// The same that takes so long to say it.
+    #[must_use]
+    pub fn after(self, pause: Duration) -> Self {
+        Self { pause, ..self }
     }
 
     /// How often it was asked for a batch of its own.
@@ -244,7 +263,8 @@ pub fn preferring(lent: bool, together: bool, inner: Box<dyn Backend>) -> Box<dy
 #[derive(Clone)]
 enum Trouble {
     Preferences { lent: bool, together: bool },
-    Gate(Arc<Barrier>, Doing),
+    Gate(Arc<Barrier>),
+    Cells(Arc<Barrier>, Arc<dyn Fn(&TypedCell) -> bool + Send + Sync>),
     Fuse(Fuse),
     Crew(Crew),
     Stopwatch(Stopwatch),
@@ -264,7 +284,10 @@ struct Preparer {
 
 impl Prepare for Preparer {
     fn prepare(&self, cell: &Arc<TypedCell>) -> Result<Prepared, LoadError> {
-        let _ = self.trouble.pass(Doing::Preparing);
+        match &self.trouble {
+            Trouble::Cells(barrier, which) if which(cell) => barrier.pass(),
+            trouble => drop(trouble.pass(Doing::Preparing)),
+        }
         self.inner.prepare(cell)
     }
 }
@@ -272,14 +295,8 @@ impl Prepare for Preparer {
 impl Trouble {
     fn pass(&self, doing: Doing) -> Result<(), DeviceLost> {
         match self {
-            Self::Gate(barrier, at) if doing == *at => {
-                let mut queue = barrier.queue.lock().unwrap_or_else(PoisonError::into_inner);
-                queue.waiting += 1;
-                queue = barrier.opened.wait_while(queue, |queue| queue.left == 0).unwrap_or_else(PoisonError::into_inner);
-                queue.waiting -= 1;
-                if queue.left < u64::MAX {
-                    queue.left -= 1;
-                }
+            Self::Gate(barrier) if doing == Doing::Tasks => {
+                barrier.pass();
                 Ok(())
             }
             Self::Fuse(fuse) if doing == fuse.at => {
@@ -293,7 +310,13 @@ impl Trouble {
             Self::Crew(crew) if doing == Doing::Tasks && !crew.is_whole() => {
                 Err(DeviceLost { device: "a test's device".to_owned(), cause: "it was waited for".to_owned() })
             }
-            Self::Gate(..) | Self::Fuse(_) | Self::Crew(_) | Self::Stopwatch(_) | Self::Threads(_) | Self::Preferences { .. } => Ok(()),
+            Self::Gate(_)
+            | Self::Cells(..)
+            | Self::Fuse(_)
+            | Self::Crew(_)
+            | Self::Stopwatch(_)
+            | Self::Threads(_)
+            | Self::Preferences { .. } => Ok(()),
         }
     }
 }
@@ -327,7 +350,7 @@ impl Backend for Wrapped {
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {
-        if let Trouble::Gate(barrier, _) = &self.trouble {
+        if let Trouble::Gate(barrier) = &self.trouble {
             barrier.zeroed.fetch_add(task.scrub.iter().map(|(_, count)| u64::from(*count)).sum(), Ordering::AcqRel);
         }
         self.inner.submit(task)?;
@@ -357,7 +380,7 @@ impl Backend for Wrapped {
 
     fn read(&mut self, first: Slot, count: u32) -> Result<Vec<u8>, DeviceLost> {
         self.trouble.pass(Doing::Reading)?;
-        if let Trouble::Gate(barrier, _) = &self.trouble {
+        if let Trouble::Gate(barrier) = &self.trouble {
             barrier.read.fetch_add(u64::from(count), Ordering::AcqRel);
         }
         self.inner.read(first, count)
@@ -375,6 +398,7 @@ impl Backend for Wrapped {
     fn time_batch(&mut self, _index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         if let Trouble::Stopwatch(stopwatch) = &self.trouble {
             stopwatch.asked.fetch_add(1, Ordering::AcqRel);
+            std::thread::sleep(stopwatch.pause);
             return Ok(stopwatch.row * rows);
         }
         // Tests choose their batch sizes themselves.

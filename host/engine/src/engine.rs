@@ -1,8 +1,9 @@
 //! The engine as its users see it: start it with devices, load models, submit graphs.
 
 mod loading;
+mod measuring;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,8 @@ use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_scheduler::{DomainId, Event, NumericClass, Scheduler, WorkerId};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
+use self::loading::Loads;
 pub use self::loading::ModelError;
-use self::loading::{Measuring, Registry};
 use crate::cancels::Cancels;
 use crate::core::{Arrival, Core, CoreParts, CoreWorker, NewRequest, ToCore};
 use crate::figures::{Counters, DomainGauge, Gauges, Snapshot, WorkerGauge};
@@ -26,7 +27,7 @@ use crate::sink::Sink;
 use crate::turns::{CoreTurns, Processors};
 use crate::worker::{FromWorker, ToEngine, WorkerLink};
 
-/// Control messages that may wait at a worker beside its tasks. Loads are one at a time; a request that moves takes two at most, and of one that moved before
+/// Control messages that may wait at a worker beside its tasks. Loads ask one at a time; a request that moves takes two at most, and of one that moved before
 /// it one may be left.
 const CONTROL_QUEUE: usize = 128;
 
@@ -110,8 +111,7 @@ pub struct Engine {
     canceller: Canceller,
     counters: Arc<Counters>,
     gauges: Arc<Gauges>,
-    registry: Mutex<Registry>,
-    measuring: Measuring,
+    loads: Loads,
     request_time_max: Option<Duration>,
     thread: Option<JoinHandle<()>>,
 }
@@ -149,14 +149,13 @@ impl Engine {
         let weight_bytes_max = options.weight_bytes_max.unwrap_or_else(|| memory_bytes() / 2);
         let handles = Arc::new(Handles::new(options.in_flight_max));
         let shared = Shared { handles, gauges: Arc::new(gauges(&workers, weight_bytes_max)), ..Shared::default() };
-        let (measuring, request_time_max) = (Measuring::new(&options), options.request_time_max);
+        let (loads, request_time_max) = (Loads::new(&options), options.request_time_max);
         let core = core_parts(options, (&workers, &reaches), messages.clone(), (to_engine, completions), &shared);
         let Shared { handles, cancels, counters, gauges } = shared;
         let canceller = Canceller { inbox: inbox.clone(), cancels };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || turns.run(Core::new(core), &messages, &rings))?;
-        let registry = Mutex::default();
         let thread = Some(thread);
-        Ok(Self { inbox, workers, handles, canceller, counters, gauges, registry, measuring, request_time_max, thread })
+        Ok(Self { inbox, workers, handles, canceller, counters, gauges, loads, request_time_max, thread })
     }
 
     /// The devices, in the order of worker ids.

@@ -129,16 +129,27 @@ fn distinct_weight_bytes<'a>(cells: impl Iterator<Item = &'a TypedCell>) -> u64 
 pub(crate) struct CellTypes {
     by_key: BTreeMap<CellTypeKey, CellTypeId>,
     entries: Vec<Option<TypeEntry>>,
-    /// Of all types that are loaded.
+    /// Of all entries.
     weight_bytes: u64,
 }
 
 #[derive(Debug)]
-pub(crate) struct TypeEntry {
-    pub(crate) key: CellTypeKey,
-    pub(crate) users: u32,
+struct TypeEntry {
+    key: CellTypeKey,
+    users: u32,
     weight_bytes: u64,
-    pub(crate) shared: TypeShared,
+    state: TypeState,
+}
+
+/// How far a type is that models use or want to use.
+#[derive(Debug)]
+pub(crate) enum TypeState {
+    /// No worker has it.
+    New,
+    /// A model's load is at it.
+    Loading,
+    /// All workers have it.
+    Loaded(TypeShared),
 }
 
 /// What all models that use a type have in common.
@@ -158,13 +169,7 @@ pub(crate) struct Running {
 }
 
 impl CellTypes {
-    /// The type of that key, if it is loaded.
-    pub(crate) fn find(&self, key: &CellTypeKey) -> Option<(CellTypeId, &TypeEntry)> {
-        let id = *self.by_key.get(key)?;
-        Some((id, self.entries.get(id.index())?.as_ref()?))
-    }
-
-    /// Bytes of all weights that are loaded, each type counted once.
+    /// Bytes of all weights that are loaded or have a load under way, each type counted once.
     pub(crate) const fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }
@@ -175,41 +180,53 @@ impl CellTypes {
         distinct_weight_bytes(new.map(Arc::as_ref))
     }
 
-    /// The id the next new type gets.
-    pub(crate) fn vacant(&self) -> CellTypeId {
-        let index = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
-        CellTypeId(u32::try_from(index).unwrap_or(u32::MAX))
-    }
-
-    /// Enters a type under the id that [`CellTypes::vacant`] gave.
-    pub(crate) fn insert(&mut self, id: CellTypeId, cell: &TypedCell, shared: TypeShared) {
-        if self.entries.len() <= id.index() {
-            self.entries.resize_with(id.index() + 1, || None);
-        }
+    /// One more model uses the type of that cell, which is entered if it is not there.
+    pub(crate) fn retain(&mut self, cell: &TypedCell) -> CellTypeId {
         let (key, weight_bytes) = (cell.key, cell.weight_bytes);
-        self.by_key.insert(key, id);
-        self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
-        self.entries[id.index()] = Some(TypeEntry { key, users: 0, weight_bytes, shared });
+        let vacant = || self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
+        let index = self.by_key.get(&key).map_or_else(vacant, |id| id.index());
+        let id = CellTypeId(u32::try_from(index).unwrap_or(u32::MAX));
+        if self.entries.len() <= index {
+            self.entries.resize_with(index + 1, || None);
+        }
+        match &mut self.entries[index] {
+            Some(entry) => entry.users += 1,
+            vacant => {
+                *vacant = Some(TypeEntry { key, users: 1, weight_bytes, state: TypeState::New });
+                self.by_key.insert(key, id);
+                self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
+            }
+        }
+        id
     }
 
-    /// One more model uses it.
-    pub(crate) fn retain(&mut self, id: CellTypeId) {
-        if let Some(Some(entry)) = self.entries.get_mut(id.index()) {
-            entry.users += 1;
-        }
+    /// How far a type is that a model uses.
+    pub(crate) fn state(&mut self, id: CellTypeId) -> &mut TypeState {
+        let entry = self.entries.get_mut(id.index()).and_then(Option::as_mut);
+        &mut entry.expect("a model uses it").state
     }
 
-    /// One model less uses it; true if it was the last and the type is forgotten.
-    pub(crate) fn release(&mut self, id: CellTypeId) -> bool {
-        let Some(slot) = self.entries.get_mut(id.index()) else { return false };
-        let Some(entry) = slot else { return false };
-        entry.users = entry.users.saturating_sub(1);
-        if entry.users > 0 {
-            return false;
+    /// One model less uses each. Gives those that nobody uses any more and that workers may have. They are not found any more, and keep their ids until
+    /// [`CellTypes::remove`].
+    pub(crate) fn release(&mut self, ids: &[CellTypeId]) -> Vec<CellTypeId> {
+        let (mut loaded, mut new) = (Vec::new(), Vec::new());
+        for id in ids {
+            let Some(Some(entry)) = self.entries.get_mut(id.index()) else { continue };
+            entry.users = entry.users.saturating_sub(1);
+            if entry.users == 0 {
+                self.by_key.remove(&entry.key);
+                if matches!(entry.state, TypeState::New) { new.push(*id) } else { loaded.push(*id) }
+            }
         }
-        self.by_key.remove(&entry.key);
-        self.weight_bytes = self.weight_bytes.saturating_sub(entry.weight_bytes);
-        *slot = None;
-        true
+        self.remove(&new);
+        loaded
+    }
+
+    /// No worker has these any more.
+    pub(crate) fn remove(&mut self, ids: &[CellTypeId]) {
+        for id in ids {
+            let entry = self.entries.get_mut(id.index()).and_then(Option::take);
+            self.weight_bytes = self.weight_bytes.saturating_sub(entry.map_or(0, |entry| entry.weight_bytes));
+        }
     }
 }

@@ -36,6 +36,8 @@ pub struct EngineOptions {
     pub request_time_max: Option<std::time::Duration>,
     /// A cell of which a single row takes longer is refused.
     pub row_time_max: std::time::Duration,
+    /// Time that devices may take to measure all cells of a model.
+    pub load_time_max: std::time::Duration,
     /// Measures all batch sizes again, and keeps what it finds, whatever is known of them.
     pub recalibrate: bool,
     /// Where measured batch sizes are kept between starts; none: they are measured at every load.
@@ -56,6 +58,7 @@ impl Default for EngineOptions {
             weight_bytes_max: None,
             request_time_max: None,
             row_time_max: std::time::Duration::from_millis(250),
+            load_time_max: std::time::Duration::from_secs(300),
             recalibrate: false,
             calibration_folder: None,
             trace: None,
@@ -74,6 +77,7 @@ impl fmt::Debug for EngineOptions {
             .field("weight_bytes_max", &self.weight_bytes_max)
             .field("request_time_max", &self.request_time_max)
             .field("row_time_max", &self.row_time_max)
+            .field("load_time_max", &self.load_time_max)
             .field("recalibrate", &self.recalibrate)
             .field("calibration_folder", &self.calibration_folder)
             .field("trace", &self.trace.is_some())

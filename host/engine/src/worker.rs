@@ -28,10 +28,10 @@ pub(crate) enum ToWorker {
     Resume(u64, u64),
     /// Take a cell that was made ready for it, and say how it runs.
     Install { index: CellTypeId, cell: Arc<TypedCell>, prepared: Prepared, reply: Sender<Result<Running, LoadError>> },
-    /// Forget a cell.
-    Unload { index: CellTypeId, reply: Sender<()> },
-    /// Measure a batch, with what idle workers lend or without.
-    Time { index: CellTypeId, rows: u32, lent: bool, reply: Sender<Duration> },
+    /// Forget cells.
+    Unload { indices: Vec<CellTypeId>, reply: Sender<()> },
+    /// Measure a batch, with what idle workers lend or without, and say how long that kept the device.
+    Time { index: CellTypeId, rows: u32, lent: bool, reply: Sender<(Duration, Duration)> },
     /// Read runs of slots and hand them to another worker, for the move of that number.
     Read { runs: Runs, to: Sender<ToWorker>, number: u64 },
     /// Write what another worker read.
@@ -204,14 +204,15 @@ impl Worker {
                 let running = |()| Running { table: self.backend.table(index), steps_together: self.backend.steps_together(index) };
                 let _ = reply.send(loaded.map(running));
             }
-            ToWorker::Unload { index, reply } => {
-                self.backend.unload(index);
+            ToWorker::Unload { indices, reply } => {
+                indices.into_iter().for_each(|index| self.backend.unload(index));
                 let _ = reply.send(());
             }
             ToWorker::Time { index, rows, lent, reply } => {
                 // If the device is lost, whoever asked hears it by the reply that never comes.
+                let began = Instant::now();
                 let took = if lent { self.backend.time_batch_lent(index, rows)? } else { self.backend.time_batch(index, rows)? };
-                let _ = reply.send(took);
+                let _ = reply.send((took, took.max(began.elapsed())));
             }
             ToWorker::Read { runs, to, number } => {
                 let mut read = Vec::with_capacity(runs.len());
@@ -307,7 +308,7 @@ mod tests {
             // Whoever asks it for something is let go of, now and later.
             let is_let_go = || {
                 let (reply, replies) = bounded(1);
-                link.sender.send(ToWorker::Unload { index: CellTypeId(0), reply }).expect("there is room");
+                link.sender.send(ToWorker::Unload { indices: vec![CellTypeId(0)], reply }).expect("there is room");
                 assert_eq!(replies.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
             };
             is_let_go();

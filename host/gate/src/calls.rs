@@ -25,6 +25,7 @@ use crate::handover::keeping;
 use crate::limiter::{TenantLimiter, WorkPermit};
 use crate::limits::{Limit, LimitReached};
 use crate::queue;
+use crate::retired::RetiredVersions;
 
 /// A plugin that usually takes longer to unfold a call is called on a thread of its own, so that it
 /// delays no other connection.
@@ -172,7 +173,8 @@ impl Calls {
     ) -> Result<Self, StartError> {
         let deadlines = Arc::new(Deadlines::start().map_err(StartError::Thread)?);
         let devices = serving.engine().devices().count() as u64;
-        let catalog = Catalog::new(ServerBounds { clock: deadlines.clock(), devices, model_in_flight_max });
+        let retired = RetiredVersions::default();
+        let catalog = Catalog::new(ServerBounds { clock: deadlines.clock(), devices, model_in_flight_max, retired });
         let slow_begins = Arc::new(TenantLimiter::new(Limit::TenantSlowBegins, slow_begins_max, Arc::default()));
         Ok(Self { serving, catalog, deadlines, draining: AtomicBool::new(false), slow_begins, part_bytes_max })
     }

@@ -4,15 +4,13 @@
 //! is visible to others once it has a version.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::Description;
 use cellwright_registry::{Digest, ModelName, TenantName, TenantSettings};
-use cellwright_serving::{CallBounds, ErrorKind, ServedModel};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use cellwright_serving::{Abandoned, CallBounds, ErrorKind, ServedModel};
 
 use crate::bounds::{Bounds, ShareUsed};
 use crate::calls::InFlight;
@@ -21,6 +19,7 @@ use crate::error::LookupError;
 use crate::figures::UsualTime;
 use crate::limits::{Limit, LimitReached};
 use crate::queue::TenantQueue;
+use crate::retired::RetiredVersions;
 use crate::session::OpenSessions;
 use crate::version_figures::{VersionFigures, Versions};
 
@@ -31,7 +30,7 @@ pub(crate) struct Catalog {
     /// Tenants that are no more, as long as calls of theirs go on.
     gone: Mutex<Vec<Weak<TenantEntry>>>,
     numbers: AtomicU32,
-    server: Arc<ServerBounds>,
+    pub(crate) server: Arc<ServerBounds>,
 }
 
 /// What holds for the calls of all tenants.
@@ -42,6 +41,7 @@ pub(crate) struct ServerBounds {
     pub(crate) devices: u64,
     /// Calls that one model may have in flight, unless it asks for fewer.
     pub(crate) model_in_flight_max: u32,
+    pub(crate) retired: RetiredVersions,
 }
 
 /// A tenant, as far as requests are concerned.
@@ -82,11 +82,15 @@ pub(crate) struct ModelEntry {
     status: RwLock<ServingStatus>,
     /// Held while a version of it is checked or changed: one change at a time.
     changing: Mutex<()>,
+    /// Ends the change that has that lock, or had it last.
+    under_way: Mutex<Abandoned>,
+    /// Clients that wait to take it out of service, for which no change goes on.
+    overtaking: AtomicU32,
 }
 
 #[derive(Debug)]
 struct ServingStatus {
-    serving: Option<(Arc<Deployed>, Retiring)>,
+    serving: Option<Arc<Deployed>>,
     /// Why it does not serve.
     reason: Reason,
 }
@@ -111,7 +115,7 @@ pub(crate) enum Reason {
     Broken(String),
 }
 
-/// A version that answers. Who holds it keeps it loaded.
+/// A version that answers. Who holds it keeps it loaded; dropped by the last one, it is unloaded.
 #[derive(Debug)]
 pub struct Deployed {
     pub(crate) entry: Arc<ModelEntry>,
@@ -122,38 +126,29 @@ pub struct Deployed {
     digest: Digest,
     pub(crate) figures: Arc<VersionFigures>,
     pub(crate) unfold_usual: UsualTime,
-    /// Hangs up when the last request of this version has ended.
-    _held: Sender<Infallible>,
+}
+
+impl Drop for Deployed {
+    fn drop(&mut self) {
+        self.entry.tenant.server.retired.add(self.served.clone());
+    }
 }
 
 impl Deployed {
-    pub(crate) fn new(entry: Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) -> (Arc<Self>, Retiring) {
-        let (held, released) = bounded(0);
-        let retiring = Retiring { served: served.clone(), released };
+    pub(crate) fn new(entry: Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) -> Arc<Self> {
         let figures = entry.versions.of(version);
         figures.serves(&served);
-        (
-            Arc::new(Self {
-                entry,
-                served,
-                version,
-                version_text: version.to_string(),
-                digest,
-                figures,
-                unfold_usual: UsualTime::default(),
-                _held: held,
-            }),
-            retiring,
-        )
+        let (version_text, unfold_usual) = (version.to_string(), UsualTime::default());
+        Arc::new(Self { entry, served, version, version_text, digest, figures, unfold_usual })
     }
 
     /// A model's only version, which no registry knows.
     pub(crate) fn without_registry(tenant: &Arc<TenantEntry>, served: Arc<ServedModel>) -> Arc<Self> {
         let name = ModelName::parse(served.name()).unwrap_or_else(|_| ModelName::parse("model").expect("it is a name"));
         let entry = Catalog::enter_model(tenant, &name, Reason::Nothing);
-        let (deployed, retiring) = Self::new(entry.clone(), served, 1, Digest::of_version(&[]));
+        let deployed = Self::new(entry.clone(), served, 1, Digest::of_version(&[]));
         // Its entry keeps it until the process ends.
-        drop(entry.put_in_service((deployed.clone(), retiring)));
+        entry.put_in_service(deployed.clone());
         deployed
     }
 
@@ -226,20 +221,6 @@ impl Deployed {
     }
 }
 
-/// The way out of a version.
-#[derive(Debug)]
-pub(crate) struct Retiring {
-    pub(crate) served: Arc<ServedModel>,
-    released: Receiver<Infallible>,
-}
-
-impl Retiring {
-    /// Waits until nobody holds it any more.
-    pub(crate) fn wait(&self) {
-        let _ = self.released.recv();
-    }
-}
-
 impl TenantEntry {
     pub(crate) fn set(&self, settings: &TenantSettings) {
         self.weight.store(settings.weight, Ordering::Relaxed);
@@ -273,6 +254,8 @@ impl ModelEntry {
             versions: Versions::default(),
             status: RwLock::new(ServingStatus { serving: None, reason }),
             changing: Mutex::default(),
+            under_way: Mutex::default(),
+            overtaking: AtomicU32::new(0),
         }
     }
 
@@ -281,9 +264,36 @@ impl ModelEntry {
         self.bounds.check_share(now, self.tenant.server.devices, || self.used_ns.load(Ordering::Relaxed))
     }
 
-    /// One change of its versions at a time.
-    pub(crate) fn change(&self) -> MutexGuard<'_, ()> {
+    /// One change of its versions at a time, which goes on unless it is given up.
+    pub(crate) fn change(&self, abandoned: &Abandoned) -> MutexGuard<'_, ()> {
+        let changing = self.lock();
+        self.under_way().clone_from(abandoned);
+        if self.is_overtaken() {
+            abandoned.give_up();
+        }
+        changing
+    }
+
+    /// A change that takes the model out of service. It waits for none that is under way or waits.
+    pub(crate) fn overtake(&self) -> MutexGuard<'_, ()> {
+        self.overtaking.fetch_add(1, Ordering::SeqCst);
+        self.under_way().give_up();
+        let changing = self.lock();
+        self.overtaking.fetch_sub(1, Ordering::SeqCst);
+        changing
+    }
+
+    /// Whether somebody waits to take it out of service.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.overtaking.load(Ordering::SeqCst) > 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, Abandoned> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it has had no version yet.
@@ -308,25 +318,27 @@ impl ModelEntry {
     /// What serves, or why nothing does.
     pub(crate) fn serving(&self) -> Result<Arc<Deployed>, Reason> {
         let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
-        status.serving.as_ref().map(|(deployed, _)| deployed.clone()).ok_or_else(|| status.reason.clone())
+        status.serving.clone().ok_or_else(|| status.reason.clone())
     }
 
-    /// That version serves from now on; gives the one before.
-    #[must_use]
-    pub(crate) fn put_in_service(&self, deployed: (Arc<Deployed>, Retiring)) -> Option<Retiring> {
-        let settings = deployed.0.served.bounds();
+    /// That version serves from now on.
+    pub(crate) fn put_in_service(&self, deployed: Arc<Deployed>) {
+        let settings = deployed.served.bounds();
         let in_flight_max = settings.in_flight_max.min(self.tenant.server.model_in_flight_max);
         self.bounds.set(&CallBounds { in_flight_max, ..settings });
         let before = self.status.write().unwrap_or_else(PoisonError::into_inner).serving.replace(deployed);
-        before.map(|(_, retiring)| retiring)
+        // Without the lock.
+        drop(before);
     }
 
-    /// Nothing serves from now on; gives what did.
-    #[must_use]
-    pub(crate) fn take_out_of_service(&self, reason: Reason) -> Option<Retiring> {
-        let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
-        status.reason = reason;
-        status.serving.take().map(|(_, retiring)| retiring)
+    /// Nothing serves from now on.
+    pub(crate) fn take_out_of_service(&self, reason: Reason) {
+        let before = {
+            let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
+            status.reason = reason;
+            status.serving.take()
+        };
+        drop(before);
     }
 }
 
@@ -447,7 +459,7 @@ mod tests {
     #[test]
     fn a_model_is_there_when_it_has_a_version() {
         let deadlines = Deadlines::start().unwrap();
-        let server = ServerBounds { clock: deadlines.clock(), devices: 1, model_in_flight_max: 1 };
+        let server = ServerBounds { clock: deadlines.clock(), devices: 1, model_in_flight_max: 1, retired: RetiredVersions::default() };
         let (catalog, tenant) = (Catalog::new(server), TenantName::default_tenant());
         let owner = catalog.enter_tenant(&tenant, &TenantSettings::default());
         let entry = Catalog::enter_model(&owner, &ModelName::parse("m").unwrap(), Reason::Absent);

@@ -214,8 +214,14 @@ pub enum ChangeError {
         model: ModelName,
     },
     /// Nobody waited for it any more.
-    #[error("the client of this upload did not wait for its end")]
+    #[error("the client of this change did not wait for its end")]
     Abandoned,
+    /// The model was taken out of service before it was done.
+    #[error("model `{model}` was unloaded or deleted during this change")]
+    Overtaken {
+        /// The model.
+        model: ModelName,
+    },
     /// Others change it all the time.
     #[error("model `{model}` was deleted several times during this change: try again later")]
     Contended {
@@ -239,7 +245,7 @@ impl ChangeError {
             Self::Load(error) => error.kind(),
             Self::NotTried { kind, .. } => *kind,
             Self::Abandoned => ErrorKind::Cancelled,
-            Self::NoActiveVersion { .. } | Self::Contended { .. } => ErrorKind::Conflict,
+            Self::NoActiveVersion { .. } | Self::Contended { .. } | Self::Overtaken { .. } => ErrorKind::Conflict,
             Self::Registry(error) => kind_of_registry(error),
         }
     }

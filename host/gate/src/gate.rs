@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use cellwright_protocol::messages::admin::Uploaded;
 use cellwright_registry::{ModelName, RegistryError, Scope, TenantName};
-use cellwright_serving::{Answer, ErrorKind};
+use cellwright_serving::{Abandoned, Answer, ErrorKind};
 use tokio::sync::mpsc::Receiver;
 
 use crate::budget::{Budget, RequestShare};
@@ -270,16 +270,19 @@ impl Gate {
         self.tenant_changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes one of the tenant's models, in its turn, on a thread that may block.
+    /// Changes one of the tenant's models, in its turn, on a thread that may block. A client that
+    /// leaves gives it up.
     ///
     /// # Errors
     /// If too many wait, or the change's own.
     pub async fn changing<T: Send + 'static, E: From<Error> + Send + 'static>(
         self: &Arc<Self>,
         tenant: &TenantName,
-        change: impl FnOnce(&Arc<Platform>) -> Result<T, E> + Send + 'static,
+        change: impl FnOnce(&Arc<Platform>, &Abandoned) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {
-        self.in_turn(&self.changes, tenant, change).await
+        let abandoned = Abandoned::default();
+        let _leaving = abandoned.on_drop();
+        self.in_turn(&self.changes, tenant, move |platform| change(platform, &abandoned)).await
     }
 
     /// Looks up what may be much and writes it down, in the tenant's turn, on a thread that may

@@ -109,7 +109,7 @@ mod tests {
         });
         begins.recv().unwrap();
         let deadlines = Deadlines::start().unwrap();
-        let server = ServerBounds { clock: deadlines.clock(), devices: 1, model_in_flight_max: 1 };
+        let server = ServerBounds { clock: deadlines.clock(), devices: 1, model_in_flight_max: 1, retired: Default::default() };
         let tenant = Catalog::new(server).enter_tenant(&TenantName::default_tenant(), &TenantSettings::default());
         let turns = Arc::new(TenantLimiter::new(Limit::TenantSlowBegins, 1, Arc::default()));
         let long = || tenant.long_begins.load(Ordering::Relaxed);

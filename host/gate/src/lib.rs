@@ -20,6 +20,7 @@ mod handover;
 mod limiter;
 mod queue;
 mod reading;
+mod retired;
 mod session;
 mod shed;
 mod version_figures;

@@ -9,7 +9,7 @@ mod report;
 mod views;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use cellwright_backend::Backend;
@@ -20,7 +20,7 @@ use cellwright_serving::{Serving, ServingOptions, StartError};
 pub use self::changes::NewUpload;
 pub use self::views::{CellFigures, Figures, ModelFigures};
 use crate::calls::Calls;
-use crate::catalog::{Catalog, Deployed, Reason, Retiring};
+use crate::catalog::{Catalog, Deployed, Reason, ServerBounds};
 use crate::error::{LookupError, PlatformError};
 use crate::limits::Limit;
 use crate::queue;
@@ -101,7 +101,7 @@ struct Starting {
 }
 
 impl Platform {
-    /// Starts a host on those devices and loads, in a thread of its own, what is meant to serve.
+    /// Starts a host on those devices and loads, in threads of their own, what is meant to serve.
     ///
     /// # Errors
     /// If the host does not start or the registry cannot be read.
@@ -117,9 +117,11 @@ impl Platform {
         });
         let models = platform.remembered()?;
         platform.starting.total.store(models.len(), Ordering::Release);
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let (weak, server) = (Arc::downgrade(&platform), platform.catalog().server.clone());
+        thread("retiring").spawn(move || Self::unload_retired(&weak, &server)).map_err(StartError::Thread)?;
         let starter = platform.clone();
-        let load = move || starter.load_remembered(models);
-        std::thread::Builder::new().name("loading".to_owned()).spawn(load).map_err(StartError::Thread)?;
+        thread("loading").spawn(move || starter.load_remembered(models)).map_err(StartError::Thread)?;
         Ok(platform)
     }
 
@@ -180,21 +182,14 @@ impl Platform {
         }
     }
 
-    /// Unloads a version when its last call has ended.
-    fn retire(self: &Arc<Self>, retiring: Option<Retiring>) {
-        let Some(retiring) = retiring else { return };
-        // What is on its way out does not keep the platform: if that goes first, all of its models
-        // go with it.
-        let platform = Arc::downgrade(self);
-        let name = format!("retiring {}", retiring.served.name());
-        let wait = move || {
-            retiring.wait();
-            if let Some(platform) = platform.upgrade() {
-                platform.serving().unload(&retiring.served);
+    /// Unloads versions as their last calls end, until the platform goes.
+    fn unload_retired(platform: &Weak<Self>, server: &ServerBounds) {
+        while let Some(versions) = server.retired.next() {
+            for version in versions {
+                // If the platform goes first, all of its models go with it.
+                let Some(platform) = platform.upgrade() else { return };
+                platform.serving().unload(&version);
             }
-        };
-        if let Err(error) = std::thread::Builder::new().name(name).spawn(wait) {
-            tracing::error!(%error, "a retired version stays loaded, because a thread could not be started");
         }
     }
 }
@@ -204,6 +199,7 @@ impl Drop for Platform {
         // Those that run hear it from the engine.
         self.catalog().all_tenants().iter().for_each(|tenant| queue::end_all(tenant));
         // A model's entry and its version hold each other.
-        self.catalog().models(None).iter().for_each(|model| drop(model.take_out_of_service(Reason::Nothing)));
+        self.catalog().models(None).iter().for_each(|model| model.take_out_of_service(Reason::Nothing));
+        self.catalog().server.retired.end();
     }
 }

@@ -1,6 +1,6 @@
 //! Compilation: in a process of its own, because a compiler cannot be interrupted and its input is hostile; or, where that is accepted, here.
 //!
-//! At most so many compilations run at once; others wait their turn.
+//! At most so many compilations run at once, and one of a tenant. Others wait for their tenant's turn.
 
 mod answer;
 mod child;
@@ -8,7 +8,6 @@ mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use wasmtime::Engine;
@@ -73,35 +72,4 @@ impl Compiler {
 fn machine_code(engine: &Engine, bytes: &[u8]) -> Result<Vec<u8>, Defect> {
     let component = prepare::component(bytes)?;
     engine.precompile_component(&component).map_err(|error| Defect::Uncompilable(sentence::of_chain(&error)))
-}
-
-/// Turns, so that only so many compilations run at once.
-#[derive(Debug)]
-pub(crate) struct Gate {
-    free: Mutex<usize>,
-    freed: Condvar,
-}
-
-/// A turn; given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Turn<'a>(&'a Gate);
-
-impl Gate {
-    pub(crate) fn new(at_once: usize) -> Self {
-        Self { free: Mutex::new(at_once.max(1)), freed: Condvar::new() }
-    }
-
-    pub(crate) fn enter(&self) -> Turn<'_> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut free = self.freed.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
-        *free -= 1;
-        Turn(self)
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.0.freed.notify_one();
-    }
 }

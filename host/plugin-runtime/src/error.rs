@@ -76,6 +76,9 @@ pub enum CompileError {
     /// What the compiler made is no code of this host's.
     #[error("the server cannot load the code that it compiled ({0}), maybe because its program was replaced: restart the server")]
     OtherCode(String),
+    /// Nobody waited for its turn any more.
+    #[error(transparent)]
+    Cancelled(#[from] cellwright_fair_turns::Cancelled),
     /// The compiler ended without an answer.
     #[error("the compiler ended without an answer: {0}")]
     Crashed(String),

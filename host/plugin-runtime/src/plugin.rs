@@ -57,8 +57,7 @@ impl Plugin {
     }
 
     /// The same for another tenant's models than 0's: instances that are kept ready are shared out among tenants.
-    #[must_use]
-    pub fn for_tenant(self, tenant: u32) -> Self {
+    pub(crate) fn for_tenant(self, tenant: u32) -> Self {
         Self { tenant, ..self }
     }
 

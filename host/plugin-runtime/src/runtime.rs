@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cellwright_fair_turns::FairTurns;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::cache::{Cache, ContentName};
-use crate::compiler::{Compiler, Gate};
+use crate::compiler::Compiler;
 use crate::engine::{self, PoolSize, Reservation, Running};
 use crate::error::{CompileError, Defect, RuntimeError};
 use crate::fault::StackBytes;
@@ -29,7 +30,7 @@ pub struct RuntimeOptions {
     pub stack_bytes: usize,
     /// Where plugins are compiled.
     pub compiler: Compiler,
-    /// How many compilations run at once.
+    /// How many compilations run at once, each of another tenant.
     pub compilations_max: usize,
     /// Bytes of an uploaded plugin.
     pub module_bytes_max: usize,
@@ -75,7 +76,7 @@ impl RuntimeOptions {
 pub struct Runtime {
     surroundings: Arc<Surroundings>,
     compiler: Compiler,
-    gate: Gate,
+    turns: FairTurns,
     reservation: Reservation,
     cache: Option<Cache>,
     compatibility: [u8; 32],
@@ -110,7 +111,7 @@ impl Runtime {
         Ok(Self {
             surroundings,
             compiler: options.compiler,
-            gate: Gate::new(options.compilations_max),
+            turns: FairTurns::new(options.compilations_max.max(1)),
             reservation: pool.reservation,
             cache,
             compatibility,
@@ -125,24 +126,34 @@ impl Runtime {
     ///
     /// The bytes are no plugin of an ABI that this host serves, or compiling them took more than it may.
     pub fn compile(&self, name: &str, bytes: &[u8]) -> Result<Plugin, CompileError> {
+        self.compile_for((name, bytes), 0, &|| false)
+    }
+
+    /// The same for models of a tenant, whose plugins are compiled one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::compile`], and if it was cancelled before its turn came.
+    pub fn compile_for(&self, (name, bytes): (&str, &[u8]), tenant: u32, is_cancelled: &dyn Fn() -> bool) -> Result<Plugin, CompileError> {
         if bytes.len() > self.module_bytes_max {
             return Err(CompileError::TooLarge { bytes: bytes.len(), bytes_max: self.module_bytes_max });
         }
         let content = self.content_name(bytes);
         if let Some(plugin) = self.cached(name, &content) {
-            return Ok(plugin);
+            return Ok(plugin.for_tenant(tenant));
         }
-        let _turn = self.gate.enter();
+        let mut turn = self.turns.of(tenant);
+        turn.take(is_cancelled)?;
         // Somebody may have compiled the same bytes while this call waited for its turn.
         if let Some(plugin) = self.cached(name, &content) {
-            return Ok(plugin);
+            return Ok(plugin.for_tenant(tenant));
         }
         let artifact = self.compiler.compile(&self.surroundings.engine, self.reservation, bytes, self.artifact_bytes_max)?;
         let plugin = self.load(name, &artifact).map_err(|defect| blame(defect, self.reservation, &artifact))?;
         if let Some(cache) = &self.cache {
             cache.store(&content, &artifact);
         }
-        Ok(plugin)
+        Ok(plugin.for_tenant(tenant))
     }
 
     fn cached(&self, name: &str, content: &ContentName) -> Option<Plugin> {

@@ -175,7 +175,7 @@ fn more_compilations_than_turns_all_end() {
         for number in 0..4 {
             let guest = Guest::unfolding(format!("(i32.const {})", 1024 + number * 4));
             let runtime = &runtime;
-            scope.spawn(move || runtime.compile("testee", &guest.wasm()).unwrap());
+            scope.spawn(move || runtime.compile_for(("testee", &guest.wasm()), number % 3, &|| false).unwrap());
         }
     });
 }

@@ -166,7 +166,8 @@ impl Registry {
         Ok(collected)
     }
 
-    /// Removes those of these blobs that no version names and nobody pins: what whoever stored them leaves behind, without a look at all the others.
+    /// Removes those of these blobs that no version names and nobody pins: what an upload or a version leaves behind, without a look at all the others, which
+    /// may be any number.
     ///
     /// # Errors
     /// The disk fails; what was removed before stays removed.
@@ -177,6 +178,7 @@ impl Registry {
         for digest in stored {
             collected += self.blobs.collect_one(digest, |digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))?;
         }
+        self.blobs.folder().keep_reserve();
         Ok(collected)
     }
 

@@ -18,6 +18,11 @@ impl Abandoned {
         self.0.load(Ordering::Acquire)
     }
 
+    /// Nobody waits any more.
+    pub fn give_up(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
     /// Nobody waits any more once what this gives is dropped.
     #[must_use]
     pub fn on_drop(&self) -> AbandonOnDrop {
@@ -27,6 +32,6 @@ impl Abandoned {
 
 impl Drop for AbandonOnDrop {
     fn drop(&mut self) {
-        self.0.0.store(true, Ordering::Release);
+        self.0.give_up();
     }
 }

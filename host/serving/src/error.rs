@@ -321,6 +321,9 @@ impl LoadError {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
+            Self::Compile { source: CompileError::Cancelled(_), .. } | Self::Engine(cellwright_engine::ModelError::Cancelled(_)) => {
+                ErrorKind::Cancelled
+            }
             Self::Compile { source: CompileError::OtherCode(_) | CompileError::Start { .. }, .. } => ErrorKind::Unavailable,
             Self::Compile { .. } | Self::Weights(_) | Self::Model(_) | Self::UnknownCell { .. } | Self::Policy { .. } => {
                 ErrorKind::BadInput

@@ -15,6 +15,7 @@ use cellwright_engine::{CellOverride, Engine, EngineOptions, Lazy, ModelSpec, Po
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
 use cellwright_protocol::InferRequest;
 
+use crate::abandoned::Abandoned;
 use crate::answer::{Answer, AnswerWriter, Delivery, Patience};
 use crate::answer_room::{HostRoom, TenantRoom};
 use crate::error::{InferError, LoadError, StartError};
@@ -108,20 +109,21 @@ impl Serving {
     /// # Errors
     /// One sentence that says which part of the bundle does not hold; nothing of it is left then.
     pub fn load(&self, bundle: &Bundle, tenant: &str) -> Result<Arc<ServedModel>, LoadError> {
-        self.load_as(bundle, bundle.name(), Owner { tenant, number: 0, weight: 1, charged: &[] })
+        self.load_as(bundle, bundle.name(), Owner { tenant, number: 0, weight: 1, charged: &[] }, &Abandoned::default())
     }
 
-    /// The same under another name, for one of several owners.
+    /// The same under another name, for one of several owners, unless nobody waits for it any more.
     ///
     /// # Errors
-    /// As [`Serving::load`].
-    pub fn load_as(&self, bundle: &Bundle, name: &str, owner: Owner<'_>) -> Result<Arc<ServedModel>, LoadError> {
+    /// As [`Serving::load`], and if it was given up.
+    pub fn load_as(&self, bundle: &Bundle, name: &str, owner: Owner<'_>, abandoned: &Abandoned) -> Result<Arc<ServedModel>, LoadError> {
+        let is_cancelled = || abandoned.is_so();
         let plugin_name = bundle.plugin_name().to_owned();
         let compiled = self
             .runtime
-            .compile(&plugin_name, bundle.plugin_bytes())
+            .compile_for((&plugin_name, bundle.plugin_bytes()), owner.number, &is_cancelled)
             .map_err(|source| LoadError::Compile { plugin: plugin_name.clone(), source })?;
-        let plugin = compiled.for_tenant(owner.number).with_parameters(bundle.parameters(), bundle.view(), &bundle.limits().plugin())?;
+        let plugin = compiled.with_parameters(bundle.parameters(), bundle.view(), &bundle.limits().plugin())?;
         let weights = bundle.weights(plugin.description())?;
         let context =
             ResolveContext { weights: &weights, precision: bundle.precision(), tenant: owner.tenant, limits: CellLimits::default() };
@@ -137,7 +139,7 @@ impl Serving {
             live_max: model.description.live_max,
             charged: owner.charged.to_vec(),
         };
-        let loaded = self.inner.engine.load(&spec)?;
+        let loaded = self.inner.engine.load_unless(&spec, &is_cancelled)?;
         let limits = (request_limits(bundle), call_bounds(bundle), self.answers_of(owner.number, owner.weight));
         Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, (loaded, owner), limits)))
     }

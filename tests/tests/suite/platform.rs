@@ -4,6 +4,7 @@
 
 mod bounds;
 mod limits;
+mod loads;
 mod lost;
 mod queue;
 mod random;

@@ -1,36 +1,39 @@
 //! Loading and unloading models: their cells on every worker that is up, shared where they are
 //! equal, measured once.
 //!
-//! Measured times are kept on disk (`calibration_store`). A cell type's batch limit is worked out
-//! from them again at every load.
+//! A load reserves what it needs: memory for weights, ids of cell types. Then it packs and measures
+//! its cells, and nobody waits for it but loads of equal cells, which are the same tenant's. In the
+//! end the model opens, or everything is given back. Workers are asked in turns by tenant.
 
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{DeviceInfo, LoadError, NodeLayout, Prepared};
+use cellwright_backend::{LoadError, NodeLayout, Prepared};
 use cellwright_cell_graph::TypedCell;
-use cellwright_cell_graph::typed::CellTypeKey;
+use cellwright_fair_turns::{Cancelled, FairTurns};
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Engine;
-use crate::calibration::{BatchLimits, Calibration, calibrate, calibrate_lent};
-use crate::calibration_store::{CalibrationStore, Subject};
+use super::measuring::Measuring;
+use crate::calibration::{BatchLimits, Calibration};
 use crate::core::ToCore;
 use crate::figures::ModelCounters;
-use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, Running, Tables, TypeShared};
+use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, Running, Tables, TypeShared, TypeState};
 use crate::options::EngineOptions;
 use crate::worker::{ToWorker, WorkerLink};
 
 /// Bytes of outputs that a task of several rows may have: all of them may leave the worker at once.
 const TASK_OUTPUT_BYTES: u64 = 256 << 20;
 
-/// How often the time of a single row that would refuse its cell is measured again, and how many times the bound is too much for that.
-const ROW_DOUBTS: usize = 3;
-const ROW_FAR: u32 = 10;
+/// Cell types that a worker forgets between two tasks.
+const FORGOTTEN_AT_ONCE: usize = 16;
+/// How often a load that waits for another one looks whether it was cancelled.
+const LOOK: Duration = Duration::from_millis(20);
+/// Whose turn it is to have workers forget cells, which takes them no time: nobody's.
+const NOBODY: u32 = u32::MAX;
 
 /// Why a model was not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +63,15 @@ pub enum ModelError {
         /// How long it may.
         bound: Duration,
     },
+    /// All cells of it would keep devices busy for too long while they are measured.
+    #[error("measuring the cells took more than {} s, which is the limit for one model: make them fewer or smaller", .bound.as_secs_f64())]
+    Long {
+        /// How long they may.
+        bound: Duration,
+    },
+    /// Nobody wants it any more.
+    #[error("the load was cancelled")]
+    Cancelled(#[from] Cancelled),
     /// Preparing it panicked.
     #[error("cell `{cell}` could not be prepared for {device}: an internal error; see the log of this program")]
     Panicked {
@@ -82,77 +94,6 @@ fn milliseconds(time: &Duration) -> String {
     if whole > 0 { format!("{whole} ms") } else { format!("{} ms", time.as_secs_f64() * 1e3) }
 }
 
-/// How batch sizes are found.
-pub(super) struct Measuring {
-    batch_max: u32,
-    task_time_max: Duration,
-    row_time_max: Duration,
-    recalibrate: bool,
-    /// What was measured since the start, if that is to be done again: once is enough, whatever is unloaded and loaded meanwhile.
-    again: Mutex<BTreeSet<CellTypeKey>>,
-    store: Option<CalibrationStore>,
-}
-
-impl Measuring {
-    pub(super) fn new(options: &EngineOptions) -> Self {
-        Self {
-            batch_max: options.batch_max.max(1),
-            task_time_max: options.task_time_max,
-            row_time_max: options.row_time_max,
-            recalibrate: options.recalibrate,
-            again: Mutex::default(),
-            store: options.calibration_folder.clone().map(CalibrationStore::new),
-        }
-    }
-
-    /// What is known of a cell's batch sizes, or else what `time` says. How far it may be used is each model's own matter.
-    fn calibration(
-        &self,
-        cell: &TypedCell,
-        (device, beside, table): (&DeviceInfo, Vec<&str>, bool),
-        mut time: impl FnMut(u32, bool) -> Result<Duration, ModelError>,
-    ) -> Result<Calibration, ModelError> {
-        let subject = Subject { cell: cell.key, device, beside, table, batch_max: self.batch_max, task_time_max: self.task_time_max };
-        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.store.as_ref().filter(|_| !self.recalibrate || again.contains(&cell.key)).and_then(|store| store.find(&subject));
-        let calibration = match known {
-            Some(known) => known,
-            None => {
-                let workers = u32::try_from(subject.beside.len() + 1).unwrap_or(u32::MAX);
-                let apart = calibrate(self.batch_max, self.task_time_max, |rows| time(rows, false))?;
-                let mut measured = calibrate_lent(apart, workers, |rows| time(rows, true))?;
-                let row = measured.points.first_mut().map(|row| &mut row.time);
-                let may_run = row.map_or(Ok(true), |row| self.doubt(row, || time(1, false)))?;
-                // What would refuse the cell may be what the machine did meanwhile: it is not to hold for ever.
-                if let Some(store) = self.store.as_ref().filter(|_| may_run) {
-                    store.keep(&subject, &measured);
-                }
-                if self.recalibrate {
-                    again.insert(cell.key);
-                }
-                measured
-            }
-        };
-        match calibration.points.first() {
-            Some(row) if row.time > self.row_time_max => {
-                Err(ModelError::Slow { cell: cell.name.clone(), took: row.time, bound: self.row_time_max })
-            }
-            _ => Ok(calibration),
-        }
-    }
-
-    /// Measures a row again that takes too long, unless it is far too long: the least time counts. Whether it is one that may run.
-    fn doubt(&self, row: &mut Duration, mut time: impl FnMut() -> Result<Duration, ModelError>) -> Result<bool, ModelError> {
-        for _ in 0..ROW_DOUBTS {
-            if *row <= self.row_time_max || *row > self.row_time_max.saturating_mul(ROW_FAR) {
-                break;
-            }
-            *row = (*row).min(time()?);
-        }
-        Ok(*row <= self.row_time_max)
-    }
-}
-
 /// Models loaded and their cell types.
 #[derive(Default)]
 pub(super) struct Registry {
@@ -167,6 +108,42 @@ impl Registry {
     }
 }
 
+/// What loads share.
+pub(super) struct Loads {
+    registry: Mutex<Registry>,
+    /// A load is done with a cell type, whatever came of it.
+    cell_done: Condvar,
+    /// Who asks workers. So what waits at a worker beside its tasks stays bounded.
+    turns: FairTurns,
+    measuring: Measuring,
+}
+
+impl Loads {
+    pub(super) fn new(options: &EngineOptions) -> Self {
+        let (registry, cell_done) = Default::default();
+        Self { registry, cell_done, turns: FairTurns::new(1), measuring: Measuring::new(options) }
+    }
+
+    /// Not held while anything takes long.
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A load under way.
+struct Load<'a> {
+    tenant: u32,
+    is_cancelled: &'a dyn Fn() -> bool,
+    /// How long devices were kept while its cells were measured.
+    measured: Duration,
+}
+
+impl Load<'_> {
+    fn check(&self) -> Result<(), ModelError> {
+        if (self.is_cancelled)() { Err(Cancelled.into()) } else { Ok(()) }
+    }
+}
+
 /// Models that this process has loaded so far, whichever of its engines.
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
@@ -177,26 +154,46 @@ impl Engine {
     /// If its weights are too much, or a device cannot run one of its cells, or not in time, or the engine is going or has panicked; nothing of the model is
     /// left then.
     pub fn load(&self, spec: &ModelSpec) -> Result<Arc<LoadedModel>, ModelError> {
+        self.load_unless(spec, &|| false)
+    }
+
+    /// As [`Engine::load`], unless it is cancelled meanwhile, which is asked often.
+    ///
+    /// # Errors
+    /// As [`Engine::load`], and if it was cancelled.
+    pub fn load_unless(&self, spec: &ModelSpec, is_cancelled: &dyn Fn() -> bool) -> Result<Arc<LoadedModel>, ModelError> {
         if self.handles.are_closed() {
             return Err(ModelError::Stopped);
         }
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_weights(&registry.types, spec)?;
+        let mut load = Load { tenant: spec.tenant, is_cancelled, measured: Duration::ZERO };
+        let types = self.reserve(spec)?;
         let mut cells = Vec::with_capacity(spec.cells.len());
-        for (position, cell) in spec.cells.iter().enumerate() {
-            let loaded = self.load_cell(&mut registry.types, cell).map(|(cell_type, shared)| {
-                registry.types.retain(cell_type);
-                let overrides = spec.overrides.get(position).copied().unwrap_or_default();
-                loaded_cell(cell, (cell_type, shared), overrides, position)
-            });
-            match loaded {
-                Ok(loaded) => cells.push(loaded),
+        for (position, (cell, id)) in spec.cells.iter().zip(&types).enumerate() {
+            match self.load_cell(*id, cell, &mut load) {
+                Ok(shared) => {
+                    let overrides = spec.overrides.get(position).copied().unwrap_or_default();
+                    cells.push(loaded_cell(cell, (*id, shared), overrides, position));
+                }
                 Err(error) => {
-                    self.release(&mut registry.types, &cells);
+                    self.release(&types);
                     return Err(error);
                 }
             }
         }
+        self.open(spec, cells).inspect_err(|_| self.release(&types))
+    }
+
+    /// Takes what the model needs of what all share: memory for its weights, an id for each cell's type.
+    fn reserve(&self, spec: &ModelSpec) -> Result<Vec<CellTypeId>, ModelError> {
+        let types = &mut self.loads.registry().types;
+        self.check_weights(types, spec)?;
+        let reserved = spec.cells.iter().map(|cell| types.retain(cell)).collect();
+        self.publish_weights(types);
+        Ok(reserved)
+    }
+
+    fn open(&self, spec: &ModelSpec, cells: Vec<LoadedCell>) -> Result<Arc<LoadedModel>, ModelError> {
+        let mut registry = self.loads.registry();
         let index = registry.models.iter().position(Option::is_none).unwrap_or(registry.models.len());
         let id = ModelId(u32::try_from(index).unwrap_or(u32::MAX));
         let indices = cells.iter().map(|cell| cell.cell_type).collect();
@@ -204,10 +201,7 @@ impl Engine {
         let load = LOADS.fetch_add(1, Ordering::Relaxed);
         let model = Arc::new(LoadedModel { id, load, name: spec.name.clone(), tenant: spec.tenant, cells, indices, counters });
         let up = ToCore::ModelUp { info: Arc::new(model_info(spec, &model)), model: model.clone() };
-        if self.inbox.send(up).is_err() {
-            self.release(&mut registry.types, &model.cells);
-            return Err(ModelError::Stopped);
-        }
+        self.inbox.send(up).map_err(|_| ModelError::Stopped)?;
         if index == registry.models.len() {
             registry.models.push(None);
         }
@@ -221,7 +215,7 @@ impl Engine {
     pub fn unload(&self, model: &Arc<LoadedModel>) {
         let (gone, left) = bounded(1);
         {
-            let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+            let registry = self.loads.registry();
             let known = registry.models.get(model.id.index()).and_then(Option::as_ref);
             if !known.is_some_and(|known| Arc::ptr_eq(known, model))
                 || self.inbox.send(ToCore::ModelDown { model: model.id, gone }).is_err()
@@ -231,41 +225,53 @@ impl Engine {
         }
         // Not answered: the engine has stopped, or somebody else has unloaded it meanwhile.
         if left.recv().is_ok() {
-            let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut registry = self.loads.registry();
             // Of several who unload it at the same time the first gets here while it still has its place.
             if registry.models[model.id.index()].take_if(|known| Arc::ptr_eq(known, model)).is_some() {
-                self.release(&mut registry.types, &model.cells);
                 if !registry.has_models_of(model.tenant) {
                     self.handles.set_weight(model.tenant, 0);
                 }
+                drop(registry);
+                self.release(&model.indices);
             }
         }
     }
 
-    /// The type of a cell, loaded on all workers that are up and measured, on the first of them beside those of its domain, if it is new.
-    fn load_cell(&self, types: &mut CellTypes, cell: &Arc<TypedCell>) -> Result<(CellTypeId, TypeShared), ModelError> {
-        if let Some((id, entry)) = types.find(&cell.key) {
-            return Ok((id, entry.shared.clone()));
-        }
-        let id = types.vacant();
-        match self.load_new(id, cell) {
-            Ok(shared) => {
-                types.insert(id, cell, shared.clone());
-                self.publish_weights(types);
-                Ok((id, shared))
+    /// The type of a cell, loaded on all workers that are up and measured, on the first of them beside those of its domain, if nobody has done so.
+    fn load_cell(&self, id: CellTypeId, cell: &Arc<TypedCell>, load: &mut Load<'_>) -> Result<TypeShared, ModelError> {
+        let mut registry = self.loads.registry();
+        loop {
+            load.check()?;
+            match registry.types.state(id) {
+                TypeState::Loaded(shared) => return Ok(shared.clone()),
+                // By another load of the tenant. If that fails, this one tries it again.
+                TypeState::Loading => {
+                    registry = self.loads.cell_done.wait_timeout(registry, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                new => {
+                    *new = TypeState::Loading;
+                    break;
+                }
             }
-            Err(error) => {
-                self.forget(id);
-                Err(error)
-            }
         }
+        drop(registry);
+        let loaded = self.load_new(id, cell, load);
+        if loaded.is_err() {
+            self.forget(&[id]);
+        }
+        *self.loads.registry().types.state(id) = loaded.as_ref().map_or(TypeState::New, |shared| TypeState::Loaded(shared.clone()));
+        self.loads.cell_done.notify_all();
+        loaded
     }
 
-    fn load_new(&self, index: CellTypeId, cell: &Arc<TypedCell>) -> Result<TypeShared, ModelError> {
+    fn load_new(&self, index: CellTypeId, cell: &Arc<TypedCell>, load: &mut Load<'_>) -> Result<TypeShared, ModelError> {
         let (mut first, mut tables): (Option<(usize, Running)>, _) = (None, Tables::default());
         let mut loaded_by = Vec::with_capacity(self.workers.len());
         for (number, worker) in self.workers.iter().enumerate() {
+            load.check()?;
             let prepared = prepare(worker, cell)?;
+            let mut turn = self.loads.turns.of(load.tenant);
+            turn.take(load.is_cancelled)?;
             match ask(worker, number, |reply| ToWorker::Install { index, cell: cell.clone(), prepared, reply }) {
                 Ok(loaded) => {
                     let running = loaded?;
@@ -282,28 +288,41 @@ impl Engine {
         // Workers of one domain share caches and memory, which a batch has for itself only while the others have nothing to do.
         let beside: Vec<usize> =
             loaded_by.into_iter().filter(|other| *other != number && self.workers[*other].info.domain == info.domain).collect();
-        let time = |rows, lent| self.time((number, if lent { &[] } else { &beside }), index, (rows, lent));
+        let (mut turn, bound) = (self.loads.turns.of(load.tenant), self.loads.measuring.load_time_max);
+        let time = |rows, lent| {
+            turn.take(load.is_cancelled)?;
+            let (took, kept) = self.time((number, if lent { &[] } else { &beside }), index, (rows, lent))?;
+            load.measured += kept;
+            if load.measured > bound { Err(ModelError::Long { bound }) } else { Ok(took) }
+        };
         let names = || beside.iter().map(|other| &*self.workers[*other].info.name).collect();
-        let calibration = self.measuring.calibration(cell, (info, names(), running.table.is_some()), time)?;
+        let calibration = self.loads.measuring.calibration(cell, (info, names(), running.table.is_some()), time)?;
         Ok(TypeShared { calibration: Arc::new(calibration), counters: Arc::default(), tables, steps_together: running.steps_together })
     }
 
-    /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend.
-    fn time(&self, (number, beside): (usize, &[usize]), index: CellTypeId, (rows, lent): (u32, bool)) -> Result<Duration, ModelError> {
+    /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend. And how long the worker
+    /// was kept from its tasks.
+    fn time(
+        &self,
+        (number, beside): (usize, &[usize]),
+        index: CellTypeId,
+        (rows, lent): (u32, bool),
+    ) -> Result<(Duration, Duration), ModelError> {
         let idle = |other: &&usize| self.gauges.workers[**other].outstanding.load(Ordering::Relaxed) == 0;
         let tell = |number: usize| tell(&self.workers[number], number, |reply| ToWorker::Time { index, rows, lent, reply });
         let others: Vec<_> = beside.iter().filter(idle).filter_map(|other| tell(*other).ok()).collect();
-        let own = tell(number)?.recv().map_err(|_| lost(number))?;
+        let (own, kept) = tell(number)?.recv().map_err(|_| lost(number))?;
         // Each tells the least that it took, which a worker that ended last may owe to having been alone at its end. One that is lost says nothing.
-        Ok(others.into_iter().filter_map(|other| other.recv().ok()).fold(own, Duration::max))
+        let took = others.into_iter().filter_map(|other| other.recv().ok()).map(|(took, _)| took).fold(own, Duration::max);
+        Ok((took, kept))
     }
 
-    fn release(&self, types: &mut CellTypes, cells: &[LoadedCell]) {
-        for cell in cells {
-            if types.release(cell.cell_type) {
-                self.forget(cell.cell_type);
-            }
-        }
+    /// One model less uses these. What nobody uses any more is given back when all workers have forgotten it.
+    fn release(&self, types: &[CellTypeId]) {
+        let unused = self.loads.registry().types.release(types);
+        self.forget(&unused);
+        let types = &mut self.loads.registry().types;
+        types.remove(&unused);
         self.publish_weights(types);
     }
 
@@ -318,11 +337,14 @@ impl Engine {
         self.gauges.weight_bytes.store(types.weight_bytes(), Ordering::Relaxed);
     }
 
-    /// One at a time: what waits at a worker beside its tasks stays bounded.
-    fn forget(&self, index: CellTypeId) {
-        for (number, worker) in self.workers.iter().enumerate() {
-            // A worker that is gone has forgotten everything.
-            let _ = ask(worker, number, |reply| ToWorker::Unload { index, reply });
+    fn forget(&self, types: &[CellTypeId]) {
+        for some in types.chunks(FORGOTTEN_AT_ONCE) {
+            for (number, worker) in self.workers.iter().enumerate() {
+                let mut turn = self.loads.turns.of(NOBODY);
+                let _ = turn.take(&|| false);
+                // A worker that is gone has forgotten everything.
+                let _ = ask(worker, number, |reply| ToWorker::Unload { indices: some.into(), reply });
+            }
         }
     }
 }
@@ -430,49 +452,5 @@ mod tests {
         // The largest rows that a cell may have.
         assert_eq!(batch_max((Some(512), None), &calibration, 64 << 20), 4);
         assert_eq!(batch_max((None, None), &calibration, 1 << 40), 1);
-    }
-
-    #[test]
-    fn a_cell_of_which_one_row_takes_too_long_is_refused() {
-        let cell = cellwright_cell_graph::generate::model(3).cells[0].clone();
-        let hardware = String::new();
-        let device =
-            DeviceInfo { name: String::new(), numeric_class: String::new(), domain: String::new(), arena_slots: 1, hardware, threads: 1 };
-        let options = EngineOptions { row_time_max: Duration::from_millis(80), ..EngineOptions::default() };
-        let (measuring, mut timed) = (Measuring::new(&options), 0);
-        let mut measure = |row_ms: u64| {
-            measuring.calibration(&cell, (&device, Vec::new(), false), |rows, _| {
-                timed += 1;
-                Ok(Duration::from_millis(row_ms) * rows)
-            })
-        };
-        assert_eq!(measure(70).expect("beyond a task's time, within a row's").rows_max(), 1);
-        let error = measure(9000).expect_err("nine seconds").to_string();
-        assert!(error.ends_with("one row takes 9000 ms, more than the 80 ms that a row may take: make the cell smaller"), "{error}");
-        assert!(timed < 8, "a slow cell is timed again and again");
-    }
-
-    #[test]
-    fn a_row_that_takes_too_long_beside_other_work_is_measured_again() {
-        let cell = cellwright_cell_graph::generate::model(3).cells[0].clone();
-        let hardware = String::new();
-        let device =
-            DeviceInfo { name: String::new(), numeric_class: String::new(), domain: String::new(), arena_slots: 1, hardware, threads: 1 };
-        let folder = tempfile::tempdir().expect("a folder");
-        let kept = Some(folder.path().to_owned());
-        let options = EngineOptions { row_time_max: Duration::from_millis(80), calibration_folder: kept, ..EngineOptions::default() };
-        let measuring = Measuring::new(&options);
-        let measure = |busy_for: usize, row_ms: u64| {
-            let mut timed = 0;
-            let found = measuring.calibration(&cell, (&device, Vec::new(), false), |rows, _| {
-                timed += 1;
-                let times = if timed <= busy_for { 7 } else { 1 };
-                Ok(Duration::from_millis(row_ms) * rows * times)
-            });
-            found.map(|found| (found.points[0].time.as_millis(), timed))
-        };
-        assert!(measure(usize::MAX, 70).is_err(), "it is busy all the time");
-        assert_eq!(measure(2, 70).expect("it is slow for a while"), (70, 3), "and was not kept before");
-        assert_eq!(measure(usize::MAX, 70).expect("it is known"), (70, 0));
     }
 }

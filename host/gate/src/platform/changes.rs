@@ -3,12 +3,13 @@
 //!
 //! The order is always the same: check, then make it durable, then switch. So what was acknowledged
 //! survives, what fails its checks changes nothing, and calls find either the old version or the
-//! new one. One change of a model at a time. Every call here may take seconds and belongs on a
-//! thread that may block.
+//! new one. One change of a model at a time; whoever takes it out of service ends the one that is
+//! under way. Every call here may take seconds and belongs on a thread that may block.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cellwright_bundle::{ArchiveError, ArchiveLimits, Bundle, Folder, unpack};
 use cellwright_protocol::messages::admin::{Activated, SampleResult, Uploaded};
@@ -27,6 +28,9 @@ use crate::queue;
 
 /// How often an upload may find that its model was deleted while it waited for it.
 const ENTRIES_MAX: usize = 100;
+
+/// Tenants one of whose models is loaded at once after a start.
+const LOADING_AT_ONCE: usize = 8;
 
 /// What an upload is to become.
 #[derive(Clone, Debug)]
@@ -51,13 +55,7 @@ impl Platform {
     /// # Errors
     /// If the archive or the bundle does not hold, a sample fails, there is no room, or nobody waited for it any more before it was a version; nothing has
     /// changed then, and the version that answered goes on.
-    pub fn upload(
-        self: &Arc<Self>,
-        tenant: &TenantName,
-        model: &ModelName,
-        archive: impl Read,
-        upload: NewUpload,
-    ) -> Result<Uploaded, ChangeError> {
+    pub fn upload(&self, tenant: &TenantName, model: &ModelName, archive: impl Read, upload: NewUpload) -> Result<Uploaded, ChangeError> {
         let (owner, room) = (self.tenant(tenant)?, self.registry.room(tenant, model)?);
         let limits = ArchiveLimits { bytes_max: self.archive.bytes_max.min(room.bytes_max), ..self.archive };
         let mut receiving = Receiving::new(&self.registry, &owner, room);
@@ -85,7 +83,7 @@ impl Platform {
                     return Err(error.into());
                 }
             };
-            let _changing = entry.change();
+            let _changing = entry.change(&upload.abandoned);
             // Whoever changed it before may have deleted it, or its first upload may have failed.
             if !self.catalog().has(&entry) {
                 continue;
@@ -105,23 +103,23 @@ impl Platform {
         Err(ChangeError::Contended { model: model.clone() })
     }
 
-    fn take_in(self: &Arc<Self>, entry: &Arc<ModelEntry>, files: Vec<VersionFile>, upload: &NewUpload) -> Result<Uploaded, ChangeError> {
+    fn take_in(&self, entry: &Arc<ModelEntry>, files: Vec<VersionFile>, upload: &NewUpload) -> Result<Uploaded, ChangeError> {
         let NewUpload { activate, abandoned } = upload;
         let activate = *activate;
         let (tenant, name) = (&entry.tenant.name, &entry.name);
         let digest = receiving::digest(&files);
         if let Some(known) = self.registry.find_digest(tenant, name, &digest)? {
             if activate {
-                self.switch_to(entry, known.number)?;
+                self.switch_to(entry, known.number, abandoned)?;
             }
             let activated = entry.serving().is_ok_and(|deployed| deployed.version() == known.number);
             return Ok(uploaded(name, (known.number, &digest), (true, activated), Vec::new()));
         }
-        wanted(abandoned)?;
+        wanted(entry, abandoned)?;
         self.registry.check_room(tenant, name)?;
         let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
-        let served = self.load_bundle(entry, &bundle)?;
-        let tried = self.try_out(&served, &bundle, abandoned);
+        let served = self.load_bundle(entry, &bundle, abandoned)?;
+        let tried = self.try_out(entry, &served, (&bundle, abandoned));
         let committed = tried.and_then(|samples| {
             let version = NewVersion { files, report: report::of(&samples), activate };
             Ok((self.commit(entry, version)?, samples))
@@ -135,7 +133,7 @@ impl Platform {
         };
         let version = committed.version.number;
         if activate {
-            self.put_in_service(entry, served, version, digest);
+            Self::put_in_service(entry, served, version, digest);
         } else {
             self.serving().unload(&served);
         }
@@ -154,10 +152,15 @@ impl Platform {
     }
 
     /// Runs the samples, all of which must pass.
-    fn try_out(&self, served: &Arc<ServedModel>, bundle: &Bundle, abandoned: &Abandoned) -> Result<Vec<SampleReport>, ChangeError> {
+    fn try_out(
+        &self,
+        entry: &ModelEntry,
+        served: &Arc<ServedModel>,
+        (bundle, abandoned): (&Bundle, &Abandoned),
+    ) -> Result<Vec<SampleReport>, ChangeError> {
         let bounds = SampleBounds { abandoned: abandoned.clone(), ..SampleBounds::default() };
         let reports = samples::run(self.serving(), served, bundle, &bounds);
-        wanted(abandoned)?;
+        wanted(entry, abandoned)?;
         report::passed(reports)
     }
 }
@@ -168,19 +171,19 @@ impl Platform {
     ///
     /// # Errors
     /// If there is no such version or it does not load; the one that answered goes on.
-    pub fn activate(self: &Arc<Self>, tenant: &TenantName, model: &ModelName, version: u64) -> Result<Activated, ChangeError> {
-        self.changing(tenant, model, |entry| self.switch_to(entry, version))
+    pub fn activate(&self, tenant: &TenantName, model: &ModelName, version: u64, abandoned: &Abandoned) -> Result<Activated, ChangeError> {
+        self.changing((tenant, model), Some(abandoned), |entry| self.switch_to(entry, version, abandoned))
     }
 
     /// Has the version answer that did before the one that does.
     ///
     /// # Errors
     /// If there is none, or it does not load; the one that answers goes on.
-    pub fn roll_back(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<Activated, ChangeError> {
-        self.changing(tenant, model, |entry| {
+    pub fn roll_back(&self, tenant: &TenantName, model: &ModelName, abandoned: &Abandoned) -> Result<Activated, ChangeError> {
+        self.changing((tenant, model), Some(abandoned), |entry| {
             let known = self.registry.model(tenant, model)?.ok_or_else(|| RegistryError::ModelMissing(model.clone()))?;
             let version = known.previous.ok_or_else(|| RegistryError::NothingToRollBack(model.clone()))?;
-            self.switch_with(entry, version, |platform| platform.registry.roll_back(tenant, model))
+            self.switch_with(entry, (version, abandoned), |platform| platform.registry.roll_back(tenant, model))
         })
     }
 
@@ -188,25 +191,25 @@ impl Platform {
     ///
     /// # Errors
     /// If there is no active version or it does not load.
-    pub fn load(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<Activated, ChangeError> {
-        self.changing(tenant, model, |entry| {
+    pub fn load(&self, tenant: &TenantName, model: &ModelName, abandoned: &Abandoned) -> Result<Activated, ChangeError> {
+        self.changing((tenant, model), Some(abandoned), |entry| {
             let known = self.registry.model(tenant, model)?.ok_or_else(|| RegistryError::ModelMissing(model.clone()))?;
             let version = known.active.ok_or_else(|| ChangeError::NoActiveVersion { model: model.clone() })?;
-            self.switch_with(entry, version, |platform| platform.registry.set_loaded(tenant, model, true))
+            self.switch_with(entry, (version, abandoned), |platform| platform.registry.set_loaded(tenant, model, true))
         })
     }
 
     /// Takes the model out of service until it is loaded again; also after a restart. Calls that
-    /// have found it end in peace.
+    /// have found it end in peace. A load of it ends without a result.
     ///
     /// # Errors
     /// If there is no such model.
-    pub fn unload(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
-        self.changing(tenant, model, |entry| {
+    pub fn unload(&self, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
+        self.changing((tenant, model), None, |entry| {
             let known = self.registry.set_loaded(tenant, model, false)?;
             // As the next start will say.
             let reason = if known.active.is_some() { Reason::Unloaded } else { Reason::Nothing };
-            self.retire(entry.take_out_of_service(reason));
+            entry.take_out_of_service(reason);
             Ok(())
         })
     }
@@ -216,51 +219,53 @@ impl Platform {
     /// # Errors
     /// If there is none, or it is the active one.
     pub fn delete_version(&self, tenant: &TenantName, model: &ModelName, version: u64) -> Result<(), ChangeError> {
-        self.changing(tenant, model, |entry| {
-            self.registry.delete_version(tenant, model, version)?;
+        self.changing((tenant, model), Some(&Abandoned::default()), |entry| {
+            let blobs = self.registry.delete_version(tenant, model, version)?;
             entry.versions.forget(version);
-            self.collect_garbage();
+            self.collect_garbage_of(&blobs);
             Ok(())
         })
     }
 
-    /// Deletes a model with all its versions. Calls that have found it end in peace.
+    /// Deletes a model with all its versions. Calls that have found it end in peace. A load of it
+    /// ends without a result.
     ///
     /// # Errors
     /// If there is no such model.
-    pub fn delete_model(self: &Arc<Self>, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
-        self.changing(tenant, model, |entry| {
-            self.registry.delete_model(tenant, model)?;
-            self.retire(entry.take_out_of_service(Reason::Nothing));
+    pub fn delete_model(&self, tenant: &TenantName, model: &ModelName) -> Result<(), ChangeError> {
+        self.changing((tenant, model), None, |entry| {
+            let blobs = self.registry.delete_model(tenant, model)?;
+            entry.take_out_of_service(Reason::Nothing);
             entry.forget();
-            self.collect_garbage();
+            self.collect_garbage_of(&blobs);
             Ok(())
         })
     }
 
-    /// Changes a model that has a version, when whoever changes it now is done.
+    /// Changes a model that has a version, when whoever changes it now is done. `abandoned` gives the
+    /// change up; without it, it takes the model out of service and waits for no load.
     fn changing<T>(
         &self,
-        tenant: &TenantName,
-        model: &ModelName,
+        (tenant, model): (&TenantName, &ModelName),
+        abandoned: Option<&Abandoned>,
         change: impl FnOnce(&Arc<ModelEntry>) -> Result<T, ChangeError>,
     ) -> Result<T, ChangeError> {
         let missing = || RegistryError::ModelMissing(model.clone());
         let entry = self.catalog().model(tenant, model.as_str()).ok_or_else(missing)?;
-        let _changing = entry.change();
+        let _changing = abandoned.map_or_else(|| entry.overtake(), |abandoned| entry.change(abandoned));
         // Whoever changed it before may have deleted it.
         if self.catalog().has(&entry) { change(&entry) } else { Err(missing().into()) }
     }
 
-    fn switch_to(self: &Arc<Self>, entry: &Arc<ModelEntry>, version: u64) -> Result<Activated, ChangeError> {
-        self.switch_with(entry, version, |platform| platform.registry.activate(&entry.tenant.name, &entry.name, version))
+    fn switch_to(&self, entry: &Arc<ModelEntry>, version: u64, abandoned: &Abandoned) -> Result<Activated, ChangeError> {
+        self.switch_with(entry, (version, abandoned), |platform| platform.registry.activate(&entry.tenant.name, &entry.name, version))
     }
 
     /// Loads a version, makes the change durable, and switches.
     fn switch_with(
-        self: &Arc<Self>,
+        &self,
         entry: &Arc<ModelEntry>,
-        version: u64,
+        (version, abandoned): (u64, &Abandoned),
         commit: impl FnOnce(&Self) -> Result<Model, RegistryError>,
     ) -> Result<Activated, ChangeError> {
         let before = entry.serving().ok().map(|deployed| deployed.version());
@@ -268,7 +273,7 @@ impl Platform {
             let model = commit(self)?;
             return Ok(activated(&model, version));
         }
-        let (served, digest) = self.load_version(entry, version)?;
+        let (served, digest) = self.load_version(entry, (version, abandoned))?;
         let model = match commit(self) {
             Ok(model) => model,
             Err(error) => {
@@ -276,17 +281,17 @@ impl Platform {
                 return Err(error.into());
             }
         };
-        self.put_in_service(entry, served, version, digest);
+        Self::put_in_service(entry, served, version, digest);
         Ok(activated(&model, version))
     }
 
-    fn put_in_service(self: &Arc<Self>, entry: &Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) {
-        self.retire(entry.put_in_service(Deployed::new(entry.clone(), served, version, digest)));
+    fn put_in_service(entry: &Arc<ModelEntry>, served: Arc<ServedModel>, version: u64, digest: Digest) {
+        entry.put_in_service(Deployed::new(entry.clone(), served, version, digest));
         // Its bounds may be wider than those of the version before.
         queue::begin_next(&entry.tenant);
     }
 
-    fn load_version(&self, entry: &ModelEntry, version: u64) -> Result<(Arc<ServedModel>, Digest), ChangeError> {
+    fn load_version(&self, entry: &ModelEntry, (version, abandoned): (u64, &Abandoned)) -> Result<(Arc<ServedModel>, Digest), ChangeError> {
         let (tenant, name) = (&entry.tenant.name, &entry.name);
         let missing = || RegistryError::VersionMissing { model: name.clone(), version };
         let known = self.registry.model(tenant, name)?.ok_or_else(|| RegistryError::ModelMissing(name.clone()))?;
@@ -295,15 +300,16 @@ impl Platform {
         // Samples have passed, of the bytes that were uploaded then.
         self.registry.verify(&files)?;
         let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
-        Ok((self.load_bundle(entry, &bundle)?, digest))
+        Ok((self.load_bundle(entry, &bundle, abandoned)?, digest))
     }
 
-    fn load_bundle(&self, entry: &ModelEntry, bundle: &Bundle) -> Result<Arc<ServedModel>, ChangeError> {
+    fn load_bundle(&self, entry: &ModelEntry, bundle: &Bundle, abandoned: &Abandoned) -> Result<Arc<ServedModel>, ChangeError> {
         let tenant = &entry.tenant;
         let weight = tenant.weight.load(Ordering::Relaxed);
         let charged = [tenant.used_ns.clone(), entry.used_ns.clone()];
         let owner = Owner { tenant: tenant.name.as_str(), number: tenant.number, weight, charged: &charged };
-        let served = self.serving().load_as(bundle, entry.name.as_str(), owner)?;
+        let served = self.serving().load_as(bundle, entry.name.as_str(), owner, abandoned);
+        let served = served.or_else(|error| wanted(entry, abandoned).and(Err(error.into())))?;
         // It may have changed while that took its time.
         let _tenants = self.lock_tenants();
         self.serving().set_tenant_weight(tenant.number, tenant.weight.load(Ordering::Relaxed));
@@ -381,24 +387,50 @@ impl Platform {
         Ok(meant_to_serve)
     }
 
-    /// Loads them one after the other. One that does not load leaves the others alone.
-    pub(super) fn load_remembered(self: &Arc<Self>, models: Vec<(Arc<ModelEntry>, u64)>) {
-        for (entry, version) in models {
-            let _changing = entry.change();
-            // Somebody may have changed it meanwhile.
-            if entry.serving().err() == Some(Reason::Loading) {
-                match self.load_version(&entry, version) {
-                    Ok((served, digest)) => self.put_in_service(&entry, served, version, digest),
-                    Err(error) => {
-                        tracing::error!(model = %entry.name, tenant = %entry.tenant.name, version, "a model could not be loaded: {error}");
-                        self.retire(entry.take_out_of_service(Reason::Broken(error.to_string())));
-                    }
+    /// Loads them: a tenant's one after the other, those of several tenants side by side, in turns.
+    /// One that does not load leaves the others alone.
+    pub(super) fn load_remembered(&self, models: Vec<(Arc<ModelEntry>, u64)>) {
+        let mut by_tenant: BTreeMap<TenantName, VecDeque<_>> = BTreeMap::new();
+        models.into_iter().for_each(|model| by_tenant.entry(model.0.tenant.name.clone()).or_default().push_back(model));
+        let threads = by_tenant.len().min(LOADING_AT_ONCE);
+        let queue = Mutex::new(by_tenant.into_values().collect::<VecDeque<_>>());
+        let queue = || queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let load = || {
+            // Not with the lock: it is to be free while a model loads.
+            while let Some(mut of_tenant) = { queue().pop_front() } {
+                if let Some((entry, version)) = of_tenant.pop_front() {
+                    self.load_one_remembered(&entry, version);
+                    queue().push_back(of_tenant);
                 }
             }
-            self.starting.loaded.fetch_add(1, Ordering::AcqRel);
-        }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // Without it, others load what it would.
+                let _ = std::thread::Builder::new().name("loading".to_owned()).spawn_scoped(scope, load);
+            }
+            load();
+        });
         self.starting.over.store(true, Ordering::Release);
-        self.collect_garbage();
+        if let Err(error) = self.registry.collect_garbage() {
+            tracing::warn!("unused files could not be deleted: {error}");
+        }
+    }
+
+    fn load_one_remembered(&self, entry: &Arc<ModelEntry>, version: u64) {
+        let abandoned = Abandoned::default();
+        let _changing = entry.change(&abandoned);
+        // Somebody may have changed it meanwhile, or be about to.
+        if entry.serving().err() == Some(Reason::Loading) {
+            match self.load_version(entry, (version, &abandoned)) {
+                Ok((served, digest)) => Self::put_in_service(entry, served, version, digest),
+                Err(error) => {
+                    tracing::error!(model = %entry.name, tenant = %entry.tenant.name, version, "a model could not be loaded: {error}");
+                    entry.take_out_of_service(Reason::Broken(error.to_string()));
+                }
+            }
+        }
+        self.starting.loaded.fetch_add(1, Ordering::AcqRel);
     }
 
     /// A model whose first upload failed was never there.
@@ -408,14 +440,8 @@ impl Platform {
         }
     }
 
-    fn collect_garbage(&self) {
-        if let Err(error) = self.registry.collect_garbage() {
-            tracing::warn!("unused files could not be deleted: {error}");
-        }
-    }
-
-    /// What an upload that failed has stored, and nothing else: uploads may fail as often as
-    /// somebody likes, and there may be any number of blobs.
+    /// What an upload that failed has stored or a version had, and nothing else: that may be as often
+    /// as somebody likes, and there may be any number of blobs.
     fn collect_garbage_of(&self, stored: &[Digest]) {
         if let Err(error) = self.registry.collect_garbage_of(stored) {
             tracing::warn!("unused files could not be deleted: {error}");
@@ -443,6 +469,11 @@ fn uploaded(
     Uploaded { model: model.as_str().to_owned(), version, digest: digest.to_string(), samples, existed, activated }
 }
 
-fn wanted(abandoned: &Abandoned) -> Result<(), ChangeError> {
-    if abandoned.is_so() { Err(ChangeError::Abandoned) } else { Ok(()) }
+/// Whether somebody still waits for a change of that model.
+fn wanted(entry: &ModelEntry, abandoned: &Abandoned) -> Result<(), ChangeError> {
+    match (abandoned.is_so(), entry.is_overtaken()) {
+        (false, _) => Ok(()),
+        (true, true) => Err(ChangeError::Overtaken { model: entry.name.clone() }),
+        (true, false) => Err(ChangeError::Abandoned),
+    }
 }

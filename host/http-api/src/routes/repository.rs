@@ -41,7 +41,9 @@ pub(super) async fn load(State(app): State<Arc<App>>, caller: Caller, target: Ta
         return Err(Refusal::new(ErrorKind::Unsupported, sentence));
     }
     let model = target.name()?;
-    app.gate.changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.load(&caller.tenant, &model)?)).await?;
+    app.gate
+        .changing(&caller.tenant.clone(), move |platform, abandoned| Ok::<_, Refusal>(platform.load(&caller.tenant, &model, abandoned)?))
+        .await?;
     Ok(StatusCode::OK.into_response())
 }
 
@@ -49,6 +51,6 @@ pub(super) async fn unload(State(app): State<Arc<App>>, caller: Caller, target: 
     caller.require(Scope::Upload)?;
     let _: UnloadRequest = optional(&app, &caller, request).await?;
     let model = target.name()?;
-    app.gate.changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.unload(&caller.tenant, &model)?)).await?;
+    app.gate.changing(&caller.tenant.clone(), move |platform, _| Ok::<_, Refusal>(platform.unload(&caller.tenant, &model)?)).await?;
     Ok(StatusCode::OK.into_response())
 }

@@ -136,30 +136,33 @@ impl Registry {
         })
     }
 
-    /// Removes a version. Its number is not given again.
+    /// Removes a version. Its number is not given again. Gives the blobs that it named.
     ///
     /// # Errors
     /// There is no such version, or it is active.
-    pub fn delete_version(&self, tenant: &TenantName, name: &ModelName, version: u64) -> Result<()> {
+    pub fn delete_version(&self, tenant: &TenantName, name: &ModelName, version: u64) -> Result<Vec<Digest>> {
         self.write(Space::Reserved, |database| {
             let model = require_model(database, tenant, name)?;
             let row = require_version(database, &model, version)?;
             if model.active == Some(row.id) {
                 return Err(RegistryError::VersionActive { model: name.clone(), version });
             }
+            let blobs = blobs(database, "SELECT blob FROM file WHERE version = ?1", row.id)?;
             database.execute("DELETE FROM version WHERE id = ?1", [row.id])?;
-            Ok(())
+            Ok(blobs)
         })
     }
 
-    /// Removes a model with all its versions. Their numbers are not given again.
+    /// Removes a model with all its versions. Their numbers are not given again. Gives the blobs that they named.
     ///
     /// # Errors
     /// There is no such model.
-    pub fn delete_model(&self, tenant: &TenantName, name: &ModelName) -> Result<()> {
+    pub fn delete_model(&self, tenant: &TenantName, name: &ModelName) -> Result<Vec<Digest>> {
+        const BLOBS: &str = "SELECT DISTINCT file.blob FROM version JOIN file ON file.version = version.id WHERE version.model = ?1";
         self.write(Space::Reserved, |database| {
             let tenant = require_tenant(database, tenant)?;
             let model = require_model(database, &tenant.tenant.name, name)?;
+            let blobs = blobs(database, BLOBS, model.id)?;
             database.execute("UPDATE model SET active = NULL WHERE id = ?1", [model.id])?;
             database.execute("DELETE FROM model WHERE id = ?1", [model.id])?;
             database.execute(
@@ -167,9 +170,16 @@ impl Registry {
                  WHERE tenant = ?1 AND name = ?2",
                 (tenant.id, name.as_str()),
             )?;
-            forget_names(database, tenant.id)
+            forget_names(database, tenant.id)?;
+            Ok(blobs)
         })
     }
+}
+
+fn blobs(database: &Connection, select: &str, id: i64) -> Result<Vec<Digest>> {
+    let mut statement = database.prepare_cached(select)?;
+    let blobs = statement.query_map([id], |row| row.get(0).map(Digest::from_bytes))?.collect::<rusqlite::Result<_>>()?;
+    Ok(blobs)
 }
 
 /// Remembers no more deleted names than it may: what is forgotten raises the number from which new names count.

@@ -16,7 +16,7 @@ fn what_nobody_names_or_holds_is_collected() {
     let default = TenantName::default_tenant();
     commit(&registry, "m", b"named", true).unwrap();
     commit(&registry, "m", b"deleted", false).unwrap();
-    registry.delete_version(&default, &model("m"), 2).unwrap();
+    assert_eq!(registry.delete_version(&default, &model("m"), 2).unwrap(), [Digest::of(b"deleted")]);
     let held = store(&registry, b"held");
     let foreign = folder.path().join("blobs/00/README");
     fs::write(&foreign, b"not a blob").unwrap();

@@ -106,9 +106,9 @@ pub(crate) fn apply(registry: &Registry, operation: &Operation) -> String {
         Operation::SetLoaded { model, loaded } => told(registry.set_loaded(&tenant, &name(model), *loaded)),
         Operation::DeleteVersion { model, pick } => {
             let deleted = registry.delete_version(&tenant, &name(model), picked(&numbers(model), *pick));
-            answer(deleted.map(|()| active(&registry.model(&tenant, &name(model)).unwrap().unwrap())))
+            answer(deleted.map(|_| active(&registry.model(&tenant, &name(model)).unwrap().unwrap())))
         }
-        Operation::DeleteModel { model } => answer(registry.delete_model(&tenant, &name(model)).map(|()| "deleted".to_owned())),
+        Operation::DeleteModel { model } => answer(registry.delete_model(&tenant, &name(model)).map(|_| "deleted".to_owned())),
         Operation::CreateKey { number } => {
             // An operator's: any may be the first.
             let scopes = [Scope::Admin].into_iter().collect();

@@ -1,11 +1,15 @@
 //! Models come while others are answered.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
+use cellwright_backend::Backend;
+use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::generate;
-use cellwright_engine::ModelError;
+use cellwright_engine::{Engine, EngineOptions, ModelError};
 use cellwright_scheduler::Config;
-use cellwright_tests::devices::{Doing, Fuse, Gate, domain, worker};
+use cellwright_tests::devices::{Doing, Fuse, Gate, Stopwatch, domain, worker};
 use cellwright_tests::graphs::{Case, spec, wait_until};
 
 use super::engine;
@@ -16,7 +20,7 @@ fn others_are_answered_while_a_model_is_made_ready() {
     let (model, later) = (generate::model(61), generate::model(62));
     let cases = Case::mixed(&model, 20, 61);
     let gate = Gate::default();
-    let engine = engine(Config::default(), 1 << 10, vec![gate.before_cells_of(worker(&domain(64)))]);
+    let engine = engine(Config::default(), 1 << 10, vec![gate.before_cells(|_| true, worker(&domain(64)))]);
     let loaded = engine.load(&spec(&model, 0, 8)).unwrap();
     gate.close();
     thread::scope(|scope| {
@@ -53,4 +57,127 @@ fn a_panic_while_a_cell_is_made_ready_ends_its_load_alone() {
     for (case, loaded) in cases.iter().map(|case| (case, &loaded)).chain(later_cases.iter().map(|case| (case, &later_loaded))) {
         case.check(&case.submit(&engine, loaded).wait()).unwrap();
     }
+}
+
+/// A worker before whose gate the cells of that model wait, but for those without weights, which other models have too.
+fn holding(gate: &Gate, model: &Model) -> Box<dyn Backend> {
+    let held: Vec<_> = model.cells.iter().filter(|cell| cell.weight_bytes > 0).map(|cell| cell.key).collect();
+    gate.before_cells(move |cell| held.contains(&cell.key), worker(&domain(64)))
+}
+
+/// Loads waited for one another, and a rollback for all of them.
+#[test]
+fn a_load_holds_up_no_other_and_no_unload() {
+    let (slow, quick) = (generate::model(65), generate::model(66));
+    let cases = Case::mixed(&quick, 5, 66);
+    let gate = Gate::default();
+    let engine = engine(Config::default(), 1 << 10, vec![holding(&gate, &slow)]);
+    gate.close();
+    thread::scope(|scope| {
+        // Which opens when anything here fails.
+        let gate = gate;
+        let loading = scope.spawn(|| engine.load(&spec(&slow, 0, 8)));
+        wait_until("a cell of the slow model is being made ready", || gate.holds_somebody());
+        // Of its own tenant, too.
+        let others = [0, 1].map(|tenant| {
+            let (engine, quick, cases) = (&engine, &quick, &cases);
+            scope.spawn(move || {
+                for _ in 0..3 {
+                    let loaded = engine.load(&spec(quick, tenant, 8)).unwrap();
+                    cases.iter().for_each(|case| case.check(&case.submit(engine, &loaded).wait()).unwrap());
+                    engine.unload(&loaded);
+                }
+            })
+        });
+        wait_until("other models have come and gone", || others.iter().all(thread::ScopedJoinHandle::is_finished));
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert!(!loading.is_finished());
+        gate.open();
+        engine.unload(&loading.join().unwrap().unwrap());
+    });
+    assert_eq!(engine.snapshot().weight_bytes, 0);
+}
+
+#[test]
+fn equal_cells_are_made_ready_once_however_many_load_them_at_once() {
+    let model = generate::model(67);
+    let cases = Case::mixed(&model, 5, 67);
+    let (gate, unwanted) = (Gate::default(), AtomicBool::new(false));
+    let watch = Stopwatch::saying(Duration::from_micros(10));
+    let engine = engine(Config::default(), 1 << 10, vec![gate.before_cells(|_| true, watch.on(worker(&domain(64))))]);
+    gate.close();
+    thread::scope(|scope| {
+        let gate = gate;
+        let first = scope.spawn(|| engine.load(&spec(&model, 0, 8)).unwrap());
+        wait_until("a cell is being made ready", || gate.holds_somebody());
+        let second = scope.spawn(|| engine.load(&spec(&model, 0, 8)).unwrap());
+        let third = scope.spawn(|| engine.load_unless(&spec(&model, 0, 8), &|| unwanted.load(Ordering::Acquire)));
+        unwanted.store(true, Ordering::Release);
+        wait_until("nobody waits for the third", || third.is_finished());
+        assert!(matches!(third.join().unwrap(), Err(ModelError::Cancelled(_))));
+        gate.open();
+        let loaded = [first, second].map(|load| load.join().unwrap());
+        let types = |of: usize| loaded[of].cells.iter().map(|cell| cell.cell_type).collect::<Vec<_>>();
+        assert_eq!(types(0), types(1));
+        let (asked, again) = (watch.asked(), engine.load(&spec(&model, 0, 8)).unwrap());
+        assert_eq!(watch.asked(), asked, "it is known");
+        loaded.iter().for_each(|loaded| engine.unload(loaded));
+        cases.iter().for_each(|case| case.check(&case.submit(&engine, &again).wait()).unwrap());
+        engine.unload(&again);
+    });
+    assert_eq!(engine.snapshot().weight_bytes, 0);
+}
+
+#[test]
+fn weights_count_before_their_load_is_over() {
+    let (slow, other) = (generate::model(68), generate::model(69));
+    let bytes = |model: &Model| model.cells.iter().map(|cell| cell.weight_bytes).sum::<u64>();
+    let options = EngineOptions { weight_bytes_max: Some(bytes(&slow) + bytes(&other) - 1), batch_max: 32, ..EngineOptions::default() };
+    let (gate, unwanted, last) = (Gate::default(), AtomicBool::new(false), slow.cells[slow.cells.len() - 1].key);
+    let engine = Engine::start(options, vec![gate.before_cells(move |cell| cell.key == last, worker(&domain(64)))]).unwrap();
+    gate.close();
+    thread::scope(|scope| {
+        let gate = gate;
+        let loading = scope.spawn(|| engine.load_unless(&spec(&slow, 0, 8), &|| unwanted.load(Ordering::Acquire)));
+        wait_until("the last cell of the slow model is being made ready", || gate.holds_somebody());
+        let refused = engine.load(&spec(&other, 1, 8)).unwrap_err();
+        assert!(matches!(refused, ModelError::Weights { .. }), "{refused}");
+        unwanted.store(true, Ordering::Release);
+        gate.open();
+        assert!(matches!(loading.join().unwrap(), Err(ModelError::Cancelled(_))));
+    });
+    engine.load(&spec(&other, 1, 8)).unwrap();
+}
+
+#[test]
+fn a_load_ends_when_nobody_wants_it_any_more() {
+    let model = generate::model(70);
+    let watch = Stopwatch::saying(Duration::from_micros(10));
+    let engine = engine(Config::default(), 1 << 10, vec![watch.on(worker(&domain(64)))]);
+    for batches in [0, 1, 7, 40] {
+        let end = watch.asked() + batches;
+        let error = engine.load_unless(&spec(&model, 0, 8), &|| watch.asked() >= end).unwrap_err();
+        assert!(matches!(error, ModelError::Cancelled(_)), "{error}");
+        assert_eq!((watch.asked(), engine.snapshot().weight_bytes), (end, 0));
+    }
+    engine.load(&spec(&model, 0, 8)).unwrap();
+}
+
+#[test]
+fn the_time_to_measure_a_model_is_bounded() {
+    let model = generate::model(71);
+    // Batches of up to 32 rows, five times each: 315 ms for each cell.
+    let watch = Stopwatch::saying(Duration::from_millis(1));
+    let of_cells = 315 * u64::try_from(model.cells.len()).unwrap();
+    let load = |load_time_max: Duration| {
+        let options = EngineOptions { load_time_max, batch_max: 32, ..EngineOptions::default() };
+        let engine = Engine::start(options, vec![watch.on(worker(&domain(64)))]).unwrap();
+        let error = engine.load(&spec(&model, 0, 8)).map(drop).map_err(|error| error.to_string());
+        assert_eq!(error.is_ok(), engine.snapshot().weight_bytes > 0);
+        error
+    };
+    assert_eq!(load(Duration::from_millis(2 * of_cells)), Ok(()));
+    let refused = load(Duration::from_millis(of_cells - 1)).unwrap_err();
+    let sentence = format!("measuring the cells took more than {} s, which is the limit for one model", (of_cells - 1) as f64 / 1000.0);
+    assert!(refused.starts_with(&sentence), "{refused}");
 }

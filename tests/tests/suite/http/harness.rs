@@ -97,7 +97,7 @@ fn platform_with(folder: &Path, (gate, loading): (&Gate, &Gate), settings: &Sett
     let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("http-plugins"));
     let runtime = RuntimeOptions { cache_dir, on_long_call, instances_max: 16, ..RuntimeOptions::new(Compiler::InProcess) };
     let options = PlatformOptions { serving: ServingOptions { runtime, ..options.serving }, slow_begins_max, part_bytes_max, ..options };
-    start_on(folder, options, vec![gate.before(loading.before_cells_of(worker(&domain(16))))])
+    start_on(folder, options, vec![gate.before(loading.before_cells(|_| true, worker(&domain(16))))])
 }
 
 impl Running {

@@ -10,7 +10,7 @@ use cellwright_cell_graph::generate::{Rng, more_seeds, seeds, try_each};
 use cellwright_gate::{Call, ChangeError, NewUpload, Platform, PlatformOptions};
 use cellwright_protocol::InferRequest;
 use cellwright_registry::{ModelName, TenantName, TenantSettings};
-use cellwright_serving::ErrorKind;
+use cellwright_serving::{Abandoned, ErrorKind};
 use cellwright_tests::graphs::wait_until;
 use cellwright_tests::platform::{archive, begin_to_leave, model, options, other_tenant, start_with, summing, tenant};
 use cellwright_tests::requests;
@@ -50,9 +50,9 @@ impl World {
         let (named, version) = (model(name), u64::from(rng.between(1, 8)));
         match rng.below(16) {
             0..5 => self.upload(platform, (tenant, &named), rng),
-            5..7 => platform.activate(tenant, &named, version).map(drop),
-            7 => platform.roll_back(tenant, &named).map(drop),
-            8..10 => platform.load(tenant, &named).map(drop),
+            5..7 => platform.activate(tenant, &named, version, &Abandoned::default()).map(drop),
+            7 => platform.roll_back(tenant, &named, &Abandoned::default()).map(drop),
+            8..10 => platform.load(tenant, &named, &Abandoned::default()).map(drop),
             10 => platform.unload(tenant, &named),
             11..13 => platform.delete_version(tenant, &named, version),
             13 if rng.one_in(2) => platform.delete_model(tenant, &named),

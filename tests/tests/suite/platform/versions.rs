@@ -46,14 +46,17 @@ fn versions_are_counted_and_the_last_upload_answers() {
     let again = upload(&platform, &summing(1.0));
     assert_eq!((again.version, again.existed, again.activated, again.digest), (1, true, true, first.digest));
     answered(&platform, 1.0);
-    let back = platform.roll_back(&tenant(), &model("sums")).unwrap();
+    let back = platform.roll_back(&tenant(), &model("sums"), &Abandoned::default()).unwrap();
     assert_eq!((back.active, back.previous), (2, Some(1)));
     answered(&platform, 2.0);
 
     let error = platform.delete_version(&tenant(), &model("sums"), 2).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     platform.delete_version(&tenant(), &model("sums"), 1).unwrap();
-    assert_eq!(platform.activate(&tenant(), &model("sums"), 1).unwrap_err().to_string(), "model `sums` has no version 1");
+    assert_eq!(
+        platform.activate(&tenant(), &model("sums"), 1, &Abandoned::default()).unwrap_err().to_string(),
+        "model `sums` has no version 1"
+    );
     answered(&platform, 2.0);
     platform.delete_model(&tenant(), &model("sums")).unwrap();
     assert_eq!(infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap_err(), "there is no model `sums`");
@@ -73,7 +76,7 @@ fn a_version_that_is_not_active_waits_until_it_is_activated() {
     assert_eq!(sentence, "model `sums` does not serve: none of its versions is active");
     platform.unload(&tenant(), &model("sums")).unwrap();
     assert_eq!(infer(&platform, &tenant(), "sums", requests::sum(1, 1)).unwrap_err(), sentence, "unloading is not what it lacks");
-    platform.activate(&tenant(), &model("sums"), 1).unwrap();
+    platform.activate(&tenant(), &model("sums"), 1, &Abandoned::default()).unwrap();
     answered(&platform, 1.0);
     let error = platform.find(&tenant(), "sums", Some("7")).unwrap_err();
     assert_eq!(
@@ -237,9 +240,9 @@ fn a_restart_brings_back_what_served() {
     answered(&platform, 2.0);
     let sentence = infer(&platform, &tenant(), "asleep", requests::sum(1, 1)).unwrap_err();
     assert_eq!(sentence, "model `asleep` does not serve: it was unloaded");
-    platform.load(&tenant(), &model("asleep")).unwrap();
+    platform.load(&tenant(), &model("asleep"), &Abandoned::default()).unwrap();
     infer(&platform, &tenant(), "asleep", requests::sum(1, 1)).unwrap();
-    platform.roll_back(&tenant(), &model("sums")).unwrap();
+    platform.roll_back(&tenant(), &model("sums"), &Abandoned::default()).unwrap();
     answered(&platform, 1.0);
     drop(platform);
 
@@ -266,8 +269,8 @@ fn what_is_put_in_service_after_an_unload_serves_after_a_restart_as_well() {
     let cases: [(Put, u8); 4] = [
         (|platform| upload(platform, &summing(2.0)).version, 2),
         (|platform| upload(platform, &summing(1.0)).version, 1),
-        (|platform| platform.activate(&tenant(), &model("sums"), 2).unwrap().active, 2),
-        (|platform| platform.roll_back(&tenant(), &model("sums")).unwrap().active, 1),
+        (|platform| platform.activate(&tenant(), &model("sums"), 2, &Abandoned::default()).unwrap().active, 2),
+        (|platform| platform.roll_back(&tenant(), &model("sums"), &Abandoned::default()).unwrap().active, 1),
     ];
     for (put, version) in cases {
         platform.unload(&tenant(), &model("sums")).unwrap();
@@ -331,7 +334,7 @@ fn every_version_keeps_its_own_figures() {
     ask("sums", 2);
     let second = figures("sums")[1];
     assert_eq!((figures("sums")[0], second.1), (first, 2));
-    platform.activate(&tenant(), &model("sums"), 1).unwrap();
+    platform.activate(&tenant(), &model("sums"), 1, &Abandoned::default()).unwrap();
     assert_eq!(figures("sums"), [first, second], "a switch changes no figure");
     ask("sums", 5);
     // Calls that come alone take as many tasks each time.

@@ -1,13 +1,13 @@
 //! A world: models that come and go, and requests that arrive, grow and leave as they like.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::generate::Rng;
-use cellwright_engine::{Engine, LoadedModel, RequestFailure, SubmitError, Urgency};
+use cellwright_engine::{Engine, LoadedModel, ModelError, RequestFailure, SubmitError, Urgency};
 use cellwright_tests::devices::Fuse;
 use cellwright_tests::graphs::{Answer, Outcome, Pending, settled, submit_urgent, wait_until};
 use cellwright_tests::naive::Compute;
@@ -15,6 +15,9 @@ use cellwright_tests::naive::Compute;
 use super::exact::exact;
 use super::request::{Fate, Request};
 use super::settings::{Settings, models};
+
+/// Loads beside others at once.
+const LOADS_MAX: usize = 4;
 
 /// How requests ended.
 #[derive(Debug, Default)]
@@ -101,6 +104,8 @@ struct World {
     steps_most: u32,
     crowded: bool,
     lost: Option<Fuse>,
+    /// Loads that may be given up, of models that go at once.
+    loads: Vec<JoinHandle<()>>,
 }
 
 /// Runs the world of that seed; what came of its requests, or the settings under which something panicked.
@@ -130,6 +135,7 @@ pub(crate) fn run(seed: u64) -> Result<Ends, String> {
             steps_most,
             crowded,
             lost: None,
+            loads: Vec::new(),
         };
         world.live(if wide { 20 } else { 80 });
         world.ends
@@ -155,6 +161,7 @@ impl World {
                 14 if self.rng.one_in(3) => self.cancel(),
                 15 if left > 0 && self.rng.one_in(4) => self.leave(),
                 16 if self.rng.one_in(4) => self.lose(),
+                16 => self.load_beside(),
                 17..20 => std::thread::yield_now(),
                 _ => self.reap(),
             }
@@ -168,6 +175,23 @@ impl World {
         let spec = self.settings.spec(&self.made[made].0, &mut self.rng);
         let grows = spec.live_max.is_some();
         Served { made, loaded: self.engine.load(&spec).unwrap(), grows, leaving: None }
+    }
+
+    /// Another model comes and goes beside all that happens, or somebody gives its load up.
+    fn load_beside(&mut self) {
+        self.loads.retain(|load| !load.is_finished());
+        if self.loads.len() < LOADS_MAX {
+            let model = &self.made[self.rng.below(self.made.len() as u64) as usize].0;
+            let (engine, spec) = (self.engine.clone(), self.settings.spec(model, &mut self.rng));
+            let (looks, left) = (AtomicU64::new(0), self.rng.between(1, 60).into());
+            self.loads.push(std::thread::spawn(move || {
+                let is_cancelled = || looks.fetch_add(1, Ordering::Relaxed) >= left;
+                match engine.load_unless(&spec, &is_cancelled) {
+                    Ok(loaded) => engine.unload(&loaded),
+                    Err(error) => assert!(matches!(error, ModelError::Cancelled(_) | ModelError::WorkerLost(_)), "{error}"),
+                }
+            }));
+        }
     }
 
     /// Whether there was room for another request.
@@ -303,6 +327,7 @@ impl World {
     /// Nothing is left of anybody.
     fn end(&mut self) {
         settled(&self.engine);
+        self.loads.drain(..).for_each(|load| load.join().unwrap());
         self.ends.moved += self.engine.counters().moves.load(Ordering::Relaxed);
         for served in self.served.drain(..) {
             match served.leaving {

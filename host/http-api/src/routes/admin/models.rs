@@ -38,21 +38,28 @@ pub(in crate::routes) async fn activate(State(app): State<Arc<App>>, caller: Cal
     let (name, version) = (target.name()?, target.number()?);
     ok(&app
         .gate
-        .changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.activate(&caller.tenant, &name, version)?))
+        .changing(&caller.tenant.clone(), move |platform, abandoned| {
+            Ok::<_, Refusal>(platform.activate(&caller.tenant, &name, version, abandoned)?)
+        })
         .await?)
 }
 
 pub(in crate::routes) async fn roll_back(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let name = target.name()?;
-    ok(&app.gate.changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.roll_back(&caller.tenant, &name)?)).await?)
+    ok(&app
+        .gate
+        .changing(&caller.tenant.clone(), move |platform, abandoned| {
+            Ok::<_, Refusal>(platform.roll_back(&caller.tenant, &name, abandoned)?)
+        })
+        .await?)
 }
 
 pub(in crate::routes) async fn delete_version(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let (name, version) = (target.name()?, target.number()?);
     app.gate
-        .changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.delete_version(&caller.tenant, &name, version)?))
+        .changing(&caller.tenant.clone(), move |platform, _| Ok::<_, Refusal>(platform.delete_version(&caller.tenant, &name, version)?))
         .await?;
     Ok(done())
 }
@@ -60,7 +67,7 @@ pub(in crate::routes) async fn delete_version(State(app): State<Arc<App>>, calle
 pub(in crate::routes) async fn delete(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {
     caller.require(Scope::Upload)?;
     let name = target.name()?;
-    app.gate.changing(&caller.tenant.clone(), move |platform| Ok::<_, Refusal>(platform.delete_model(&caller.tenant, &name)?)).await?;
+    app.gate.changing(&caller.tenant.clone(), move |platform, _| Ok::<_, Refusal>(platform.delete_model(&caller.tenant, &name)?)).await?;
     Ok(done())
 }
 

@@ -60,10 +60,10 @@ impl Platform {
     ) -> Result<Uploaded, ChangeError> {
         let (owner, room) = (self.tenant(tenant)?, self.registry.room(tenant, model)?);
         let limits = ArchiveLimits { bytes_max: self.archive.bytes_max.min(room.bytes_max), ..self.archive };
-        let mut receiving = Receiving::new(&self.registry, &owner, room);
+        let mut receiving = Receiving::new(&self.registry, &owner, &self.arriving, room);
         if let Err(error) = unpack(archive, &limits, &mut receiving) {
             let fault = receiving.fault.take();
-            let stored = receiving::stored(&receiving.into_files());
+            let stored = receiving::stored(&receiving.take_files());
             self.collect_garbage_of(&stored);
             return Err(match (fault, error) {
                 (Some(fault), _) => fault.into(),
@@ -74,7 +74,7 @@ impl Platform {
                 (None, error) => error.into(),
             });
         }
-        let files = receiving.into_files();
+        let files = receiving.take_files();
         let stored = receiving::stored(&files);
         for _ in 0..ENTRIES_MAX {
             let entry = match self.enter(tenant, model) {

@@ -263,9 +263,9 @@ struct Preparer {
 }
 
 impl Prepare for Preparer {
-    fn prepare(&self, cell: &Arc<TypedCell>) -> Result<Prepared, LoadError> {
+    fn prepare(&self, cell: &Arc<TypedCell>, weight_bytes_max: u64) -> Result<Prepared, LoadError> {
         let _ = self.trouble.pass(Doing::Preparing);
-        self.inner.prepare(cell)
+        self.inner.prepare(cell, weight_bytes_max)
     }
 }
 

@@ -20,6 +20,7 @@ mod parts;
 mod requests;
 mod spares;
 mod turns;
+mod weight_room;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
@@ -30,3 +31,4 @@ pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec, TableCounts, T
 pub use options::{EngineOptions, SLICE_NS};
 pub use sink::{RequestFailure, Sink, Value};
 pub use trace::{TaskTrace, TraceRow};
+pub use weight_room::WeightGrant;

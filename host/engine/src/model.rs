@@ -10,6 +10,7 @@ use cellwright_scheduler::{CellTypeId, ModelId, PolicyKind};
 
 use crate::calibration::{BatchLimits, Calibration};
 use crate::figures::{CellCounters, ModelCounters};
+use crate::weight_room::WeightGrant;
 
 /// What an operator or a bundle may say of a cell, above the plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub struct ModelSpec {
 /// A cell that is loaded.
 #[derive(Clone, Debug)]
 pub struct LoadedCell {
-    /// The cell.
+    /// The cell, without its body: that is with the devices.
     pub cell: Arc<TypedCell>,
     /// Its type's dense id.
     pub cell_type: CellTypeId,
@@ -62,6 +63,8 @@ pub struct LoadedCell {
     pub tables: Tables,
     /// As [`cellwright_backend::Backend::steps_together`].
     pub steps_together: bool,
+    /// Bytes that its type's weights take in all memories, as devices hold them.
+    pub held_bytes: u64,
 }
 
 /// Tables of a cell: those of each memory, whose workers share them.
@@ -112,16 +115,12 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Bytes of its cells' weights, a cell that it has twice counted once. What it shares with other models is counted with each of them.
+    /// Bytes that its cells' weights take, a cell that it has twice counted once. What it shares with other models is counted with each of them.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
-        distinct_weight_bytes(self.cells.iter().map(|cell| &*cell.cell))
+        let distinct: BTreeMap<_, _> = self.cells.iter().map(|cell| (cell.cell_type, cell.held_bytes)).collect();
+        distinct.into_values().sum()
     }
-}
-
-fn distinct_weight_bytes<'a>(cells: impl Iterator<Item = &'a TypedCell>) -> u64 {
-    let distinct: BTreeMap<_, _> = cells.map(|cell| (cell.key, cell.weight_bytes)).collect();
-    distinct.into_values().fold(0, u64::saturating_add)
 }
 
 /// Which cell types are loaded, and how many models use each.
@@ -129,16 +128,15 @@ fn distinct_weight_bytes<'a>(cells: impl Iterator<Item = &'a TypedCell>) -> u64 
 pub(crate) struct CellTypes {
     by_key: BTreeMap<CellTypeKey, CellTypeId>,
     entries: Vec<Option<TypeEntry>>,
-    /// Of all types that are loaded.
-    weight_bytes: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct TypeEntry {
     pub(crate) key: CellTypeKey,
     pub(crate) users: u32,
-    weight_bytes: u64,
     pub(crate) shared: TypeShared,
+    /// What devices hold of it.
+    _weights: Vec<WeightGrant>,
 }
 
 /// What all models that use a type have in common.
@@ -148,6 +146,7 @@ pub(crate) struct TypeShared {
     pub(crate) counters: Arc<CellCounters>,
     pub(crate) tables: Tables,
     pub(crate) steps_together: bool,
+    pub(crate) held_bytes: u64,
 }
 
 /// What a backend says of how it runs a cell.
@@ -164,15 +163,9 @@ impl CellTypes {
         Some((id, self.entries.get(id.index())?.as_ref()?))
     }
 
-    /// Bytes of all weights that are loaded, each type counted once.
-    pub(crate) const fn weight_bytes(&self) -> u64 {
-        self.weight_bytes
-    }
-
-    /// Bytes that those cells would add.
-    pub(crate) fn weight_bytes_added(&self, cells: &[Arc<TypedCell>]) -> u64 {
-        let new = cells.iter().filter(|cell| !self.by_key.contains_key(&cell.key));
-        distinct_weight_bytes(new.map(Arc::as_ref))
+    /// Bytes that all weights take which are loaded, each type counted once.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.entries.iter().flatten().map(|entry| entry.shared.held_bytes).sum()
     }
 
     /// The id the next new type gets.
@@ -182,14 +175,12 @@ impl CellTypes {
     }
 
     /// Enters a type under the id that [`CellTypes::vacant`] gave.
-    pub(crate) fn insert(&mut self, id: CellTypeId, cell: &TypedCell, shared: TypeShared) {
+    pub(crate) fn insert(&mut self, id: CellTypeId, key: CellTypeKey, shared: TypeShared, weights: Vec<WeightGrant>) {
         if self.entries.len() <= id.index() {
             self.entries.resize_with(id.index() + 1, || None);
         }
-        let (key, weight_bytes) = (cell.key, cell.weight_bytes);
         self.by_key.insert(key, id);
-        self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
-        self.entries[id.index()] = Some(TypeEntry { key, users: 0, weight_bytes, shared });
+        self.entries[id.index()] = Some(TypeEntry { key, users: 0, shared, _weights: weights });
     }
 
     /// One more model uses it.
@@ -199,17 +190,15 @@ impl CellTypes {
         }
     }
 
-    /// One model less uses it; true if it was the last and the type is forgotten.
-    pub(crate) fn release(&mut self, id: CellTypeId) -> bool {
-        let Some(slot) = self.entries.get_mut(id.index()) else { return false };
-        let Some(entry) = slot else { return false };
+    /// One model less uses it; the type if it was the last, which is forgotten.
+    pub(crate) fn release(&mut self, id: CellTypeId) -> Option<TypeEntry> {
+        let slot = self.entries.get_mut(id.index())?;
+        let entry = slot.as_mut()?;
         entry.users = entry.users.saturating_sub(1);
         if entry.users > 0 {
-            return false;
+            return None;
         }
         self.by_key.remove(&entry.key);
-        self.weight_bytes = self.weight_bytes.saturating_sub(entry.weight_bytes);
-        *slot = None;
-        true
+        slot.take()
     }
 }

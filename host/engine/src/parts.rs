@@ -2,7 +2,9 @@
 //! weights, the other half is for whoever comes first.
 //!
 //! A tenant may hold its part at any time, if nobody held more before it came. Beyond its part it
-//! may take what the others do not have as theirs. A tenant alone may hold everything.
+//! may take what the others do not have as theirs. A tenant alone may hold everything. Requests come
+//! and go: of their handles a tenant has a part while it has models. Weights stay: of the memory for
+//! them every tenant has a part that exists.
 
 /// What tenants hold of a bounded amount.
 #[derive(Debug, Default)]
@@ -42,16 +44,23 @@ impl Parts {
 
     /// Takes so much for a tenant. False: it may not have it, or there is not as much.
     pub(crate) fn take(&mut self, tenant: u32, more: u64) -> bool {
-        let before = *self.share(tenant);
-        let after = Share { held: before.held.saturating_add(more), ..before };
-        let others = self.kept - self.left(before);
-        let free = self.max.saturating_sub(self.held);
-        let is_its_part = after.held <= self.part(before.weight);
-        if more > free || (!is_its_part && more > free.saturating_sub(others)) {
+        if more > self.free_for(tenant) {
             return false;
         }
-        self.change(tenant, after);
+        let before = *self.share(tenant);
+        self.change(tenant, Share { held: before.held + more, ..before });
         true
+    }
+
+    /// How much a tenant may still take.
+    pub(crate) fn free_for(&mut self, tenant: u32) -> u64 {
+        let own = *self.share(tenant);
+        let (free, left) = (self.max.saturating_sub(self.held), self.left(own));
+        left.min(free).max(free.saturating_sub(self.kept - left))
+    }
+
+    pub(crate) fn held_by(&mut self, tenant: u32) -> u64 {
+        self.share(tenant).held
     }
 
     pub(crate) fn give_back(&mut self, tenant: u32, less: u64) {

@@ -10,3 +10,4 @@ mod random;
 mod sessions;
 mod shares;
 mod versions;
+mod weights;

@@ -283,12 +283,12 @@ struct Preparer {
 }
 
 impl Prepare for Preparer {
-    fn prepare(&self, cell: &Arc<TypedCell>) -> Result<Prepared, LoadError> {
+    fn prepare(&self, cell: &Arc<TypedCell>, weight_bytes_max: u64) -> Result<Prepared, LoadError> {
         match &self.trouble {
             Trouble::Cells(barrier, which) if which(cell) => barrier.pass(),
             trouble => drop(trouble.pass(Doing::Preparing)),
         }
-        self.inner.prepare(cell)
+        self.inner.prepare(cell, weight_bytes_max)
     }
 }
 

@@ -113,7 +113,7 @@ pub fn tenant() -> TenantName {
 pub fn other_tenant(platform: &Platform, name: &str) -> TenantName {
     let name = TenantName::parse(name).expect("a name");
     if platform.registry().tenant(&name).expect("a registry").is_none() {
-        platform.registry().create_tenant(&name, &TenantSettings::default()).expect("a tenant");
+        platform.create_tenant(&name, &TenantSettings::default()).expect("a tenant");
     }
     name
 }

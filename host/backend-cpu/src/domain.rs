@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use cellwright_backend::machine::memory_bytes;
 use cellwright_backend::{LoadError, SLOT_BYTES};
@@ -40,9 +40,6 @@ static DOMAINS: AtomicU32 = AtomicU32::new(0);
 pub struct DomainOptions {
     /// Bytes of the arena: a quarter of the machine's memory (of its part, as below, if there are several domains), at most 4 GiB, if not said. Pages nobody uses take no memory.
     pub arena_bytes: Option<u64>,
-    /// Bytes that plans and their weights may take: half of the machine's memory if not said. As long as all of them take no more than half of that, a projection of which only the
-    /// largest element is wanted has its weight twice more, in integers: they rule out most of its columns, and what is found is the same.
-    pub weight_bytes: Option<u64>,
     /// Bytes that tables by token may take together: an eighth of the machine's memory, at most 1 GiB, if not said; 0: there are none. Rows nobody
     /// asked for take no memory.
     pub table_bytes: Option<u64>,
@@ -87,7 +84,6 @@ pub struct CpuDomain {
     pub(crate) kernels: Kernels,
     /// The processor by its own name, and how many cores of it this process may use.
     pub(crate) hardware: String,
-    weight_bytes: u64,
     table_budget: Arc<Budget>,
     ahead_weights_least: u64,
     plans: Mutex<BTreeMap<CellTypeKey, Weak<Compiled>>>,
@@ -116,7 +112,6 @@ impl CpuDomain {
             level,
             kernels: options.kernels,
             hardware: processor(),
-            weight_bytes: options.weight_bytes.unwrap_or(memory / 2),
             table_budget: Arc::new(Budget::new(options.table_bytes.unwrap_or_else(|| TABLE_BYTES.min(memory / 8)))),
             ahead_weights_least: options.ahead_weights_least.unwrap_or(AHEAD_WEIGHTS_LEAST),
             plans: Mutex::default(),
@@ -124,30 +119,33 @@ impl CpuDomain {
         }))
     }
 
-    /// The cell's plan: the one another worker or model holds already, or a new one.
-    pub(crate) fn plan(&self, cell: &TypedCell) -> Result<Arc<Compiled>, LoadError> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        plans.retain(|_, plan| plan.strong_count() > 0);
-        if let Some(plan) = plans.get(&cell.key).and_then(Weak::upgrade) {
-            return Ok(plan);
+    /// The cell's plan: the one another worker or model holds already, or a new one of at most so many bytes; and how many it adds. With room to spare, a
+    /// projection of which only the largest element is wanted has its weight twice more, in integers: they rule out most of its columns, and what is found
+    /// is the same.
+    pub(crate) fn plan(&self, cell: &TypedCell, bytes_max: u64) -> Result<(Arc<Compiled>, u64), LoadError> {
+        if let Some(plan) = self.plans().get(&cell.key).and_then(Weak::upgrade) {
+            return Ok((plan, 0));
         }
-        // Packing happens under the lock, so that two workers that load a cell at once pack it once.
-        let taken: u64 = plans.values().filter_map(Weak::upgrade).map(|plan| plan.bytes() as u64).sum();
-        let available = self.weight_bytes.saturating_sub(taken);
-        if cell.weight_bytes > available {
-            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: cell.weight_bytes, available });
-        }
+        // Others' cells may be packed meanwhile.
         let hoisting = Hoisting { table_budget: &self.table_budget, ahead_weights_least: self.ahead_weights_least };
-        // Half of what there is, at least, is for what comes later. Of a cell all weights are packed before the first screen is made.
-        let mut packs = Packs::within(available).screens_within((self.weight_bytes / 2).saturating_sub(taken));
+        // All weights are packed before the first screen is made.
+        let mut packs = Packs::within(bytes_max);
         let plan = Arc::new(Compiled::new(cell, (self.level, self.kernels), hoisting, &mut packs)?);
         // As packed, weights may take many times what they take in the bundle.
-        let needed = packs.bytes().max(plan.bytes() as u64);
-        if needed > available {
-            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed, available });
+        let bytes = plan.bytes() as u64;
+        let needed = packs.bytes().max(bytes);
+        if needed > bytes_max {
+            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed, available: bytes_max });
         }
-        plans.insert(cell.key, Arc::downgrade(&plan));
-        Ok(plan)
+        self.plans().insert(cell.key, Arc::downgrade(&plan));
+        Ok((plan, bytes))
+    }
+
+    /// Those that somebody holds.
+    fn plans(&self) -> MutexGuard<'_, BTreeMap<CellTypeKey, Weak<Compiled>>> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        plans.retain(|_, plan| plan.strong_count() > 0);
+        plans
     }
 
     /// What results of one worker must share with another's for both to be bit-identical.

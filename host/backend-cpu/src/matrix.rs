@@ -255,6 +255,7 @@ impl Product {
     /// Adds them to what is held: another product may have the same.
     pub(crate) fn hold(&self, held: &mut Held) {
         self.weights.iter().for_each(|weight| held.share(weight, weight.bytes()));
+        held.own(self.bias.as_ref().map_or(0, Lines::bytes));
     }
 
     /// In how many pieces columns can be given away.

@@ -278,12 +278,13 @@ impl Backend for CudaWorker {
             tf32: self.device.tf32,
             is_hopper: self.device.kernels.wide.is_some(),
             compiler: self.device.driver.compiler().ok(),
+            weight_bytes: self.sizes.weight_bytes,
             weights_left: Arc::clone(&self.weights_left),
         })
     }
 
     fn install(&mut self, index: CellTypeId, cell: &Arc<TypedCell>, prepared: Prepared) -> Result<(), LoadError> {
-        let Ok(ready) = prepared.downcast::<ReadyCell>() else { unreachable!("a worker is given what its own preparer made") };
+        let Ok(ready) = prepared.cell.downcast::<ReadyCell>() else { unreachable!("a worker is given what its own preparer made") };
         let resident = self.resident_of(cell, *ready)?;
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);

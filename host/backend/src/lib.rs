@@ -75,13 +75,13 @@ pub enum LoadError {
         what: String,
     },
     /// It does not fit.
-    #[error("cell `{cell}` needs {needed} bytes of device memory, {available} are free")]
+    #[error("cell `{cell}` needs {needed} bytes of device memory, and so many are not free")]
     OutOfMemory {
         /// Which cell.
         cell: String,
         /// Bytes it needs.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes there are. The sentence does not say it: what is free tells what others hold.
         available: u64,
     },
 }
@@ -132,7 +132,7 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Prepare::prepare`] and [`Backend::install`].
     fn load(&mut self, index: CellTypeId, cell: &Arc<TypedCell>) -> Result<(), LoadError> {
-        let prepared = self.preparer().prepare(cell)?;
+        let prepared = self.preparer().prepare(cell, u64::MAX)?;
         self.install(index, cell, prepared)
     }
 

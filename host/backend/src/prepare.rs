@@ -13,22 +13,33 @@ use cellwright_cell_graph::TypedCell;
 use crate::LoadError;
 
 /// What a device's [`Prepare`] made of a cell, for [`Backend::install`](crate::Backend::install) of that device alone.
-pub type Prepared = Box<dyn Any + Send>;
+pub struct Prepared {
+    /// The device knows of what type it is.
+    pub cell: Box<dyn Any + Send>,
+    /// Bytes that its weights take from now on, until the device forgets the cell. None if another worker of the same memory has them already.
+    pub weight_bytes: u64,
+}
 
 /// Does what takes long of loading a cell: packs weights, plans, compiles.
 pub trait Prepare: Send + Sync {
-    /// Makes a cell ready, on the calling thread or on one of its own; the device is not asked for anything. Dropping what it gives takes it all back.
+    /// Makes a cell ready, on the calling thread or on one of its own; the device is not asked for anything. Its weights may take so many bytes. Dropping
+    /// what it gives takes it all back.
     ///
     /// # Errors
-    /// If the device cannot run the cell or has no room for it.
-    fn prepare(&self, cell: &Arc<TypedCell>) -> Result<Prepared, LoadError>;
+    /// If the device cannot run the cell or has no room for it. [`LoadError::OutOfMemory`] says how much it needs.
+    fn prepare(&self, cell: &Arc<TypedCell>, weight_bytes_max: u64) -> Result<Prepared, LoadError>;
+
+    /// Bytes that weights may take of the device's own memory; none if they lie in the machine's.
+    fn own_memory(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Of a device that takes cells as they are.
 pub struct AsItIs;
 
 impl Prepare for AsItIs {
-    fn prepare(&self, _: &Arc<TypedCell>) -> Result<Prepared, LoadError> {
-        Ok(Box::new(()))
+    fn prepare(&self, cell: &Arc<TypedCell>, _: u64) -> Result<Prepared, LoadError> {
+        Ok(Prepared { cell: Box::new(()), weight_bytes: cell.weight_bytes })
     }
 }

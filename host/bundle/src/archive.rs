@@ -43,11 +43,11 @@ pub trait Unpack {
     /// A file that is being written.
     type File: Write;
 
-    /// A file begins.
+    /// A file of so many bytes begins.
     ///
     /// # Errors
     /// If there is no room for it.
-    fn begin(&mut self) -> io::Result<Self::File>;
+    fn begin(&mut self, size: u64) -> io::Result<Self::File>;
 
     /// A file is complete. Its name is relative, plain, and comes once.
     ///
@@ -189,7 +189,7 @@ impl Unpacking<'_> {
         if self.bytes > self.limits.bytes_max {
             return Err(ArchiveError::TooLarge { bound: self.limits.bytes_max });
         }
-        let mut file = into.begin().map_err(ArchiveError::Keep)?;
+        let mut file = into.begin(size).map_err(ArchiveError::Keep)?;
         copy(entry, &mut file, size)?;
         into.keep(name, file).map_err(ArchiveError::Keep)
     }

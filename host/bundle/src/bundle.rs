@@ -208,6 +208,15 @@ impl Bundle {
         &self.parameters
     }
 
+    /// Bytes that the weights take which the cells of that description read, known before any of them is read.
+    #[must_use]
+    pub fn weight_bytes(&self, description: &Description) -> u64 {
+        match &self.weights {
+            BundleWeights::Memory(weights) => weights.iter().map(|weight| weight.data.len() as u64).sum(),
+            BundleWeights::File(file) => file.header.bytes_read(&description.weights_read()),
+        }
+    }
+
     /// Reads the weights that the cells of that description read. Others stay unread.
     ///
     /// # Errors

@@ -18,6 +18,9 @@ pub(crate) const BYTES_MAX: u64 = 8 << 30;
 /// Bytes of the header, which is read whole before anything else: some hundred thousand tensors.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
 
+/// Bytes that are read at once and turned into floats: whole numbers of every datatype.
+const PIECE_BYTES: usize = 64 << 10;
+
 /// Weights whose names a sentence lists.
 const LISTED_MAX: usize = 8;
 
@@ -37,6 +40,17 @@ struct Entry {
     /// From where the contents begin.
     offset: u64,
     bytes: usize,
+}
+
+impl Entry {
+    /// Bytes that it takes once it is read.
+    const fn bytes_read(&self) -> usize {
+        match self.dtype {
+            Dtype::F16 | Dtype::BF16 => self.bytes.saturating_mul(2),
+            Dtype::F64 => self.bytes / 2,
+            _ => self.bytes,
+        }
+    }
 }
 
 impl Header {
@@ -102,6 +116,12 @@ impl Header {
         }
     }
 
+    /// Bytes that the weights of those names take once they are read.
+    pub(crate) fn bytes_read(&self, names: &BTreeSet<&str>) -> u64 {
+        let read = self.weights.iter().filter(|entry| names.contains(entry.name.as_str()));
+        read.map(|entry| entry.bytes_read() as u64).fold(0, u64::saturating_add)
+    }
+
     /// The weights of those names, out of the file that this is the header of. Names that it does not have are left out. Values of weights with
     /// the prefixes `non_finite` may be NaN or infinite.
     pub(crate) fn contents(
@@ -114,9 +134,7 @@ impl Header {
         let mut weights = Vec::with_capacity(read.len());
         for entry in read {
             file.seek(SeekFrom::Start(self.data + entry.offset)).map_err(WeightsFault::Unreadable)?;
-            let mut data = vec![0; entry.bytes];
-            file.read_exact(&mut data).map_err(WeightsFault::Unreadable)?;
-            weights.push(tensor(entry, data, non_finite)?);
+            weights.push(tensor(entry, &mut file, non_finite)?);
         }
         let others = others.into_iter().map(|entry| entry.name.clone()).collect();
         Ok(weights.into_iter().collect::<Weights>().beside(others))
@@ -161,24 +179,34 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Cells read floats of 32 bits and integers of 32 and 64: other floats become them.
-fn tensor(entry: &Entry, data: Vec<u8>, non_finite: &[String]) -> Result<Tensor, WeightsFault> {
+/// Cells read floats of 32 bits and integers of 32 and 64: other floats become them, piece by piece, so that no weight is there twice.
+fn tensor(entry: &Entry, mut file: impl Read, non_finite: &[String]) -> Result<Tensor, WeightsFault> {
     let named = || entry.name.clone();
-    let (datatype, data) = match entry.dtype {
-        Dtype::I64 => (Datatype::Int64, data),
-        Dtype::I32 => (Datatype::Int32, data),
-        Dtype::F32 => (Datatype::Fp32, data),
-        Dtype::F16 => (Datatype::Fp32, floats(&data, |bytes| from_f16(u16::from_le_bytes(bytes)))),
-        Dtype::BF16 => (Datatype::Fp32, floats(&data, |[low, high]| f32::from_le_bytes([0, 0, low, high]))),
-        Dtype::F64 => {
-            let too_large = |value: &f64| value.is_finite() && narrowed(*value).is_infinite();
-            if let Some(value) = data.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).find(too_large) {
-                return Err(WeightsFault::BeyondSingles { name: named(), value });
-            }
-            (Datatype::Fp32, floats(&data, |bytes| narrowed(f64::from_le_bytes(bytes))))
-        }
+    let datatype = match entry.dtype {
+        Dtype::I64 => Datatype::Int64,
+        Dtype::I32 => Datatype::Int32,
+        Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64 => Datatype::Fp32,
         other => return Err(WeightsFault::Datatype { name: named(), datatype: format!("{other:?}") }),
     };
+    let mut data = Vec::with_capacity(entry.bytes_read());
+    let (mut buffer, mut left) = (vec![0; PIECE_BYTES.min(entry.bytes)], entry.bytes);
+    while left > 0 {
+        let piece = &mut buffer[..left.min(PIECE_BYTES)];
+        file.read_exact(piece).map_err(WeightsFault::Unreadable)?;
+        left -= piece.len();
+        match entry.dtype {
+            Dtype::F16 => data.extend(floats(piece, |bytes| from_f16(u16::from_le_bytes(bytes)))),
+            Dtype::BF16 => data.extend(floats(piece, |[low, high]| f32::from_le_bytes([0, 0, low, high]))),
+            Dtype::F64 => {
+                let too_large = |value: &f64| value.is_finite() && narrowed(*value).is_infinite();
+                if let Some(value) = piece.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).find(too_large) {
+                    return Err(WeightsFault::BeyondSingles { name: named(), value });
+                }
+                data.extend(floats(piece, |bytes| narrowed(f64::from_le_bytes(bytes))));
+            }
+            _ => data.extend_from_slice(piece),
+        }
+    }
     let tensor = Tensor { name: named(), datatype, shape: entry.shape.clone(), data };
     if !tensor.is_consistent() {
         return Err(WeightsFault::Size { name: tensor.name, shape: tensor.shape, found: tensor.data.len() });
@@ -192,8 +220,8 @@ fn tensor(entry: &Entry, data: Vec<u8>, non_finite: &[String]) -> Result<Tensor,
     Ok(tensor)
 }
 
-fn floats<const N: usize>(data: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<u8> {
-    data.as_chunks().0.iter().flat_map(|bytes| value(*bytes).to_le_bytes()).collect()
+fn floats<const N: usize>(data: &[u8], value: impl Fn([u8; N]) -> f32) -> impl Iterator<Item = u8> {
+    data.as_chunks().0.iter().flat_map(move |bytes| value(*bytes).to_le_bytes())
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "to the nearest, and beyond the range to infinity, which the caller looks for")]
@@ -310,6 +338,24 @@ mod tests {
         }
         assert_eq!([from_f16(0x8000).to_bits(), from_f16(0xfc00).to_bits()], [0x8000_0000, f32::NEG_INFINITY.to_bits()]);
         assert!(from_f16(0x7e00).is_nan());
+    }
+
+    #[test]
+    fn only_what_cells_read_is_read_and_piece_by_piece() {
+        const READ: usize = PIECE_BYTES / 2 + 5;
+        let [unread, bytes] = [7, 7 + 2 * READ];
+        let json = format!(
+            r#"{{"other":{{"dtype":"U8","shape":[7],"data_offsets":[0,{unread}]}},"w":{{"dtype":"F16","shape":[{READ}],"data_offsets":[{unread},{bytes}]}}}}"#
+        );
+        let halves = (0..READ).flat_map(|at| [0x00, if at % 3 == 0 { 0x3c } else { 0xc0 }]);
+        let file: Vec<u8> = (json.len() as u64).to_le_bytes().into_iter().chain(json.bytes()).chain([0; 7]).chain(halves).collect();
+        let header = Header::read(file.as_slice(), file.len() as u64).unwrap();
+        let names = BTreeSet::from(["w", "missing"]);
+        assert_eq!(header.bytes_read(&names), 4 * READ as u64, "as floats of 32 bits");
+        let weights = header.contents(std::io::Cursor::new(file), &names, &[]).unwrap();
+        let values = weights.get("w").unwrap().to_f32().unwrap();
+        assert!(weights.len() == 1 && values.len() == READ);
+        assert!(values.iter().enumerate().all(|(at, value)| value.to_bits() == if at % 3 == 0 { 1.0_f32 } else { -2.0 }.to_bits()));
     }
 
     #[test]

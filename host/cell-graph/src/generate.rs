@@ -58,7 +58,7 @@ pub fn model_of(shape: ModelShape, seed: u64) -> Arc<Model> {
 pub fn model_at(shape: ModelShape, seed: u64, precision: Precision) -> Arc<Model> {
     let mut rng = Rng::new(seed);
     let weights = weights(shape, &mut rng);
-    let context = ResolveContext { weights: &weights, precision, tenant: "test", limits: CellLimits::default() };
+    let context = ResolveContext { weights: &weights, precision, tenant: "test", limits: CellLimits::default(), may_copy: &|_| true };
     match Model::resolve(description(shape), &context) {
         Ok(model) => Arc::new(model),
         Err(error) => panic!("{error}"),

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 use crate::cell::{Body, Cell, Operator, Port};
 use crate::datatype::Datatype;
-use crate::typed::{CellOutput, Precision, TypedCell};
+use crate::typed::{CellOutput, Compute, Precision, TypedCell};
 use crate::weights::Weights;
 
 pub(crate) use error::short;
@@ -57,7 +57,7 @@ impl Default for CellLimits {
 }
 
 /// What a cell is resolved against.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct ResolveContext<'a> {
     /// The bundle's weights.
     pub weights: &'a Weights,
@@ -67,6 +67,8 @@ pub struct ResolveContext<'a> {
     pub tenant: &'a str,
     /// What it may cost.
     pub limits: CellLimits,
+    /// Asked before parts of weights are copied: whether there is room for so many bytes more.
+    pub may_copy: &'a dyn Fn(u64) -> bool,
 }
 
 impl TypedCell {
@@ -107,13 +109,27 @@ impl TypedCell {
             halves::check(&typed).map_err(within)?;
         }
         typed.key = identity::key(&typed, context.tenant);
-        if parts::cut(&mut typed, context.limits.weight_bytes_max) {
+        if parts::cut(&mut typed, context).map_err(within)? {
             tidy(&mut typed);
         }
         if context.precision == Precision::Int8 {
-            typed = parts::cut_by_input(typed);
+            typed = parts::cut_by_input(typed, context).map_err(within)?;
         }
         Ok(typed)
+    }
+
+    /// Bytes of pieces of its weights that [`crate::hoist`] makes at most, as long as a device takes it apart.
+    #[must_use]
+    pub fn piece_bytes_max(&self) -> u64 {
+        let is_cut = self.operations.iter().any(|operation| matches!(operation.compute, Compute::Concat { .. }));
+        if is_cut { self.weight_bytes } else { 0 }
+    }
+
+    /// What calls need of it once a device has it: what it is called, takes, gives and costs. Its weights are not there, nor is its body.
+    #[must_use]
+    pub fn without_body(&self) -> Self {
+        let (inputs, outputs) = (self.inputs.clone(), self.outputs.clone());
+        Self { name: self.name.clone(), inputs, outputs, values: Vec::new(), operations: Vec::new(), ..*self }
     }
 }
 

@@ -185,7 +185,13 @@ mod tests {
             priority: None,
         };
         let weights: Weights = [Tensor::from_f32("w", &[2, 2], &[1.0; 4]), Tensor::from_f32("c", &[2], &[1.0; 2])].into_iter().collect();
-        let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default() };
+        let context = ResolveContext {
+            weights: &weights,
+            precision: Precision::F32,
+            tenant: "t",
+            limits: CellLimits::default(),
+            may_copy: &|_| true,
+        };
         let cell = TypedCell::resolve(&cell, &context).expect("it resolves");
         let found =
             std::thread::Builder::new().stack_size(128 << 10).spawn(move || find(&cell)).expect("a thread").join().expect("it ends");

@@ -226,7 +226,8 @@ fn near(got: &Elements, rounded: &Elements, exact: &Elements, place: &str) {
 fn resolved(draft: Draft, precision: Precision) -> Option<Arc<TypedCell>> {
     let (cell, weights) = draft.into_parts();
     let weights: Weights = weights.into_iter().collect();
-    let context = ResolveContext { weights: &weights, precision, tenant: "conformance", limits: CellLimits::default() };
+    let context =
+        ResolveContext { weights: &weights, precision, tenant: "conformance", limits: CellLimits::default(), may_copy: &|_| true };
     TypedCell::resolve(&cell, &context).ok().map(Arc::new)
 }
 

@@ -144,7 +144,13 @@ impl Draft {
     #[must_use]
     pub fn resolve(self) -> Arc<TypedCell> {
         let weights: Weights = self.weights.into_iter().collect();
-        let context = ResolveContext { weights: &weights, precision: self.precision, tenant: "conformance", limits: CellLimits::default() };
+        let context = ResolveContext {
+            weights: &weights,
+            precision: self.precision,
+            tenant: "conformance",
+            limits: CellLimits::default(),
+            may_copy: &|_| true,
+        };
         match TypedCell::resolve(&self.cell, &context) {
             Ok(cell) => Arc::new(cell),
             Err(error) => panic!("{error}"),

@@ -83,7 +83,8 @@ fn model(precision: Precision, drafts: Vec<Draft>, inputs: Vec<TensorSpec>) -> A
     // The outputs are taken from where they are computed; a description must name one.
     let outputs = vec![TensorSpec { name: "y".to_owned(), datatype: Datatype::Fp32, shape: vec![-1] }];
     let description = Description { inputs, outputs, cells, ..Description::default() };
-    let context = ResolveContext { weights: &weights, precision, tenant: "conformance", limits: CellLimits::default() };
+    let context =
+        ResolveContext { weights: &weights, precision, tenant: "conformance", limits: CellLimits::default(), may_copy: &|_| true };
     Model::resolve(description, &context).map_or_else(|error| panic!("{error}"), Arc::new)
 }
 

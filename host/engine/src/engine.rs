@@ -25,6 +25,7 @@ use crate::requests::Handles;
 pub use crate::requests::{Handle, RequestTensors};
 use crate::sink::Sink;
 use crate::turns::{CoreTurns, Processors};
+use crate::weight_room::{WeightGrant, WeightRoom};
 use crate::worker::{FromWorker, ToEngine, WorkerLink};
 
 /// Control messages that may wait at a worker beside its tasks. Loads ask one at a time; a request that moves takes two at most, and of one that moved before
@@ -107,6 +108,8 @@ pub struct Urgency {
 pub struct Engine {
     inbox: Sender<ToCore>,
     workers: Vec<WorkerLink>,
+    /// Of the machine's memory.
+    weights: Arc<WeightRoom>,
     handles: Arc<Handles>,
     canceller: Canceller,
     counters: Arc<Counters>,
@@ -147,6 +150,7 @@ impl Engine {
         let workers = start_workers(backends, queue, &ToEngine { sender: to_engine.clone(), turns: turns.clone() })?;
         let (inbox, messages) = bounded(options.in_flight_max as usize + CONTROL_QUEUE);
         let weight_bytes_max = options.weight_bytes_max.unwrap_or_else(|| memory_bytes() / 2);
+        let weights = WeightRoom::new(weight_bytes_max);
         let handles = Arc::new(Handles::new(options.in_flight_max));
         let shared = Shared { handles, gauges: Arc::new(gauges(&workers, weight_bytes_max)), ..Shared::default() };
         let (loads, request_time_max) = (Loads::new(&options), options.request_time_max);
@@ -155,7 +159,7 @@ impl Engine {
         let canceller = Canceller { inbox: inbox.clone(), cancels };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || turns.run(Core::new(core), &messages, &rings))?;
         let thread = Some(thread);
-        Ok(Self { inbox, workers, handles, canceller, counters, gauges, loads, request_time_max, thread })
+        Ok(Self { inbox, workers, weights, handles, canceller, counters, gauges, loads, request_time_max, thread })
     }
 
     /// The devices, in the order of worker ids.
@@ -169,10 +173,19 @@ impl Engine {
         &self.counters
     }
 
-    /// A tenant's share of device time changes, relative to other tenants'. Nothing happens if none of its models is loaded: the next that is says it.
+    /// A tenant's weight relative to other tenants': of device time and requests as soon as one of its models is loaded, which says it too, of the memory for
+    /// weights from now on. 0: the tenant is no more.
     pub fn set_tenant_weight(&self, tenant: u32, weight: u32) {
+        let of_devices = self.workers.iter().filter_map(|worker| worker.weights.as_ref());
+        of_devices.chain([&self.weights]).for_each(|room| room.set_weight(tenant, weight));
         self.handles.change_weight(tenant, weight);
         let _ = self.inbox.send(ToCore::TenantWeight { tenant, weight });
+    }
+
+    /// Room for weights of a tenant in the machine's memory, beside those of cells that are loaded: for those that are read to be loaded. It holds nothing yet.
+    #[must_use]
+    pub fn weight_grant(&self, tenant: u32) -> WeightGrant {
+        self.weights.grant(tenant)
     }
 
     /// How it stands, as of the last turn of its thread, which is not kept waiting.

@@ -19,6 +19,7 @@ mod lanes;
 mod requests;
 mod spares;
 mod turns;
+mod weight_room;
 mod worker;
 
 pub use calibration::{BatchLimits, Calibration};
@@ -29,3 +30,4 @@ pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec, TableCounts, T
 pub use options::{EngineOptions, SLICE_NS};
 pub use sink::{RequestFailure, Sink, Value};
 pub use trace::{TaskTrace, TraceRow};
+pub use weight_room::WeightGrant;

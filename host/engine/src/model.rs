@@ -10,6 +10,7 @@ use cellwright_scheduler::{CellTypeId, ModelId, PolicyKind};
 
 use crate::calibration::{BatchLimits, Calibration};
 use crate::figures::{CellCounters, ModelCounters};
+use crate::weight_room::WeightGrant;
 
 /// What an operator or a bundle may say of a cell, above the plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub struct ModelSpec {
 /// A cell that is loaded.
 #[derive(Clone, Debug)]
 pub struct LoadedCell {
-    /// The cell.
+    /// The cell, without its body: that is with the devices.
     pub cell: Arc<TypedCell>,
     /// Its type's dense id.
     pub cell_type: CellTypeId,
@@ -62,6 +63,8 @@ pub struct LoadedCell {
     pub tables: Tables,
     /// As [`cellwright_backend::Backend::steps_together`].
     pub steps_together: bool,
+    /// Bytes that its type's weights take in all memories, as devices hold them.
+    pub held_bytes: u64,
 }
 
 /// Tables of a cell: those of each memory, whose workers share them.
@@ -112,16 +115,12 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Bytes of its cells' weights, a cell that it has twice counted once. What it shares with other models is counted with each of them.
+    /// Bytes that its cells' weights take, a cell that it has twice counted once. What it shares with other models is counted with each of them.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
-        distinct_weight_bytes(self.cells.iter().map(|cell| &*cell.cell))
+        let distinct: BTreeMap<_, _> = self.cells.iter().map(|cell| (cell.cell_type, cell.held_bytes)).collect();
+        distinct.into_values().sum()
     }
-}
-
-fn distinct_weight_bytes<'a>(cells: impl Iterator<Item = &'a TypedCell>) -> u64 {
-    let distinct: BTreeMap<_, _> = cells.map(|cell| (cell.key, cell.weight_bytes)).collect();
-    distinct.into_values().fold(0, u64::saturating_add)
 }
 
 /// Which cell types are loaded, and how many models use each.
@@ -129,15 +128,12 @@ fn distinct_weight_bytes<'a>(cells: impl Iterator<Item = &'a TypedCell>) -> u64 
 pub(crate) struct CellTypes {
     by_key: BTreeMap<CellTypeKey, CellTypeId>,
     entries: Vec<Option<TypeEntry>>,
-    /// Of all entries.
-    weight_bytes: u64,
 }
 
 #[derive(Debug)]
 struct TypeEntry {
     key: CellTypeKey,
     users: u32,
-    weight_bytes: u64,
     state: TypeState,
 }
 
@@ -149,7 +145,11 @@ pub(crate) enum TypeState {
     /// A model's load is at it.
     Loading,
     /// All workers have it.
-    Loaded(TypeShared),
+    Loaded {
+        shared: TypeShared,
+        /// What devices hold of it.
+        _weights: Vec<WeightGrant>,
+    },
 }
 
 /// What all models that use a type have in common.
@@ -159,6 +159,7 @@ pub(crate) struct TypeShared {
     pub(crate) counters: Arc<CellCounters>,
     pub(crate) tables: Tables,
     pub(crate) steps_together: bool,
+    pub(crate) held_bytes: u64,
 }
 
 /// What a backend says of how it runs a cell.
@@ -169,20 +170,15 @@ pub(crate) struct Running {
 }
 
 impl CellTypes {
-    /// Bytes of all weights that are loaded or have a load under way, each type counted once.
-    pub(crate) const fn weight_bytes(&self) -> u64 {
-        self.weight_bytes
-    }
-
-    /// Bytes that those cells would add.
-    pub(crate) fn weight_bytes_added(&self, cells: &[Arc<TypedCell>]) -> u64 {
-        let new = cells.iter().filter(|cell| !self.by_key.contains_key(&cell.key));
-        distinct_weight_bytes(new.map(Arc::as_ref))
+    /// Bytes that all weights take which are loaded, each type counted once.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        let held = |entry: &TypeEntry| if let TypeState::Loaded { shared, .. } = &entry.state { shared.held_bytes } else { 0 };
+        self.entries.iter().flatten().map(held).sum()
     }
 
     /// One more model uses the type of that cell, which is entered if it is not there.
     pub(crate) fn retain(&mut self, cell: &TypedCell) -> CellTypeId {
-        let (key, weight_bytes) = (cell.key, cell.weight_bytes);
+        let key = cell.key;
         let vacant = || self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
         let index = self.by_key.get(&key).map_or_else(vacant, |id| id.index());
         let id = CellTypeId(u32::try_from(index).unwrap_or(u32::MAX));
@@ -192,9 +188,8 @@ impl CellTypes {
         match &mut self.entries[index] {
             Some(entry) => entry.users += 1,
             vacant => {
-                *vacant = Some(TypeEntry { key, users: 1, weight_bytes, state: TypeState::New });
+                *vacant = Some(TypeEntry { key, users: 1, state: TypeState::New });
                 self.by_key.insert(key, id);
-                self.weight_bytes = self.weight_bytes.saturating_add(weight_bytes);
             }
         }
         id
@@ -225,8 +220,9 @@ impl CellTypes {
     /// No worker has these any more.
     pub(crate) fn remove(&mut self, ids: &[CellTypeId]) {
         for id in ids {
-            let entry = self.entries.get_mut(id.index()).and_then(Option::take);
-            self.weight_bytes = self.weight_bytes.saturating_sub(entry.map_or(0, |entry| entry.weight_bytes));
+            if let Some(entry) = self.entries.get_mut(id.index()) {
+                *entry = None;
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounde
 
 use crate::model::Running;
 use crate::turns::{CoreTurns, look_out};
+use crate::weight_room::WeightRoom;
 
 /// Runs of slots of a request that moves: the first one there, the first one here, how many.
 pub(crate) type Runs = Vec<(Slot, Slot, u32)>;
@@ -72,6 +73,8 @@ pub(crate) struct WorkerLink {
     pub(crate) info: DeviceInfo,
     /// Makes cells ready for it.
     pub(crate) preparer: Arc<dyn Prepare>,
+    /// Of its own memory, if it has some.
+    pub(crate) weights: Option<Arc<WeightRoom>>,
     pub(crate) sender: Sender<ToWorker>,
     pub(crate) thread: Option<JoinHandle<()>>,
 }
@@ -80,6 +83,7 @@ impl WorkerLink {
     /// Starts the thread. `queue` bounds what may be sent to it without waiting.
     pub(crate) fn start(id: WorkerId, backend: Box<dyn Backend>, queue: usize, engine: ToEngine) -> std::io::Result<Self> {
         let (info, preparer) = (backend.info(), backend.preparer());
+        let weights = preparer.own_memory().map(WeightRoom::new);
         let (sender, receiver) = bounded(queue);
         let device = info.name.clone();
         let thread = std::thread::Builder::new().name(format!("worker-{}", id.0)).spawn(move || {
@@ -104,7 +108,7 @@ impl WorkerLink {
                 }
             });
         })?;
-        Ok(Self { info, preparer, sender, thread: Some(thread) })
+        Ok(Self { info, preparer, weights, sender, thread: Some(thread) })
     }
 }
 

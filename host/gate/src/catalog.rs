@@ -351,7 +351,7 @@ impl Catalog {
         self.tenants.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// The tenant's entry, made if it is not there.
+    /// The tenant's entry, made if it is not there, with these settings from now on.
     pub(crate) fn enter_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Arc<TenantEntry> {
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
         let entry = tenants.entry(name.clone()).or_insert_with(|| {
@@ -374,25 +374,19 @@ impl Catalog {
         entry.clone()
     }
 
-    /// A tenant's settings have changed.
-    pub(crate) fn set_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Option<Arc<TenantEntry>> {
-        let entry = self.tenant(name)?;
-        entry.set(settings);
-        Some(entry)
-    }
-
     /// The model's entry, made if it is not there.
     pub(crate) fn enter_model(tenant: &Arc<TenantEntry>, name: &ModelName, reason: Reason) -> Arc<ModelEntry> {
         let mut models = tenant.models.write().unwrap_or_else(PoisonError::into_inner);
         models.entry(name.clone()).or_insert_with(|| Arc::new(ModelEntry::new(tenant.clone(), name.clone(), reason))).clone()
     }
 
-    /// The tenant is no more.
-    pub(crate) fn forget_tenant(&self, name: &TenantName) {
+    /// The tenant is no more; gives its entry, if there was one.
+    pub(crate) fn forget_tenant(&self, name: &TenantName) -> Option<Arc<TenantEntry>> {
         let gone = self.tenants.write().unwrap_or_else(PoisonError::into_inner).remove(name);
         let mut all = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|tenant| tenant.strong_count() > 0);
         all.extend(gone.as_ref().map(Arc::downgrade));
+        gone
     }
 
     /// Whether the model is still known under its name, as that entry.

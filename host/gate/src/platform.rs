@@ -18,6 +18,7 @@ use cellwright_registry::{Registry, TenantName};
 use cellwright_serving::{Serving, ServingOptions, StartError};
 
 pub use self::changes::NewUpload;
+use self::receiving::Arriving;
 pub use self::views::{CellFigures, Figures, ModelFigures};
 use crate::calls::Calls;
 use crate::catalog::{Catalog, Deployed, Reason, ServerBounds};
@@ -90,6 +91,7 @@ pub struct Platform {
     /// up, changed, deleted, or given a version.
     tenants: Mutex<()>,
     archive: ArchiveLimits,
+    arriving: Arriving,
     starting: Starting,
 }
 
@@ -113,6 +115,7 @@ impl Platform {
             registry,
             tenants: Mutex::default(),
             archive: options.archive,
+            arriving: Arriving::default(),
             starting: Starting::default(),
         });
         let models = platform.remembered()?;

@@ -1,5 +1,6 @@
 //! The host as its front ends see it: load models, take requests.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::atomic::AtomicU64;
@@ -9,9 +10,10 @@ use std::time::Duration;
 use cellwright_backend::Backend;
 use cellwright_backend::machine::memory_bytes;
 use cellwright_bundle::{Bundle, NamedPolicy};
+use cellwright_cell_graph::Description;
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
-use cellwright_engine::{CellOverride, Engine, EngineOptions, Lazy, ModelSpec, PolicyKind, RequestFailure, Urgency};
+use cellwright_engine::{CellOverride, Engine, EngineOptions, Lazy, ModelSpec, PolicyKind, RequestFailure, Urgency, WeightGrant};
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
 use cellwright_protocol::InferRequest;
 
@@ -124,22 +126,23 @@ impl Serving {
             .compile_for((&plugin_name, bundle.plugin_bytes()), owner.number, &is_cancelled)
             .map_err(|source| LoadError::Compile { plugin: plugin_name.clone(), source })?;
         let plugin = compiled.with_parameters(bundle.parameters(), bundle.view(), &bundle.limits().plugin())?;
-        let weights = bundle.weights(plugin.description())?;
-        let context =
-            ResolveContext { weights: &weights, precision: bundle.precision(), tenant: owner.tenant, limits: CellLimits::default() };
-        let model = Arc::new(Model::resolve(plugin.description().clone(), &context)?);
+        // What it holds are weights as they are read, until devices have them: so it is dropped after them.
+        let mut read = self.inner.engine.weight_grant(owner.number);
+        let mut model = resolve(bundle, plugin.description(), owner.tenant, &mut read)?;
         bundle.check_unread(&model.description)?;
         let spec = ModelSpec {
             name: name.to_owned(),
             tenant: owner.number,
             weight: owner.weight,
             policy: policy(bundle)?,
-            cells: model.cells.clone(),
             overrides: overrides(bundle, &model)?,
+            cells: std::mem::take(&mut model.cells),
             live_max: model.description.live_max,
             charged: owner.charged.to_vec(),
         };
         let loaded = self.inner.engine.load_unless(&spec, &is_cancelled)?;
+        model.cells = loaded.cells.iter().map(|cell| cell.cell.clone()).collect();
+        let model = Arc::new(model);
         let limits = (request_limits(bundle), call_bounds(bundle), self.answers_of(owner.number, owner.weight));
         Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, (loaded, owner), limits)))
     }
@@ -224,6 +227,25 @@ impl Serving {
                 None
             }
         }
+    }
+}
+
+/// Reads the weights of a description and resolves its cells. Room is taken before anything is read or copied.
+fn resolve(bundle: &Bundle, description: &Description, tenant: &str, read: &mut WeightGrant) -> Result<Model, LoadError> {
+    read.hold(bundle.weight_bytes(description))?;
+    let weights = bundle.weights(description)?;
+    let (read, refusal) = (RefCell::new(read), Cell::new(None));
+    let may_copy = |bytes: u64| {
+        let mut read = read.borrow_mut();
+        let all = read.bytes().saturating_add(bytes);
+        read.hold(all).map_err(|error| refusal.set(Some(error))).is_ok()
+    };
+    let (precision, limits) = (bundle.precision(), CellLimits::default());
+    let resolved =
+        Model::resolve(description.clone(), &ResolveContext { weights: &weights, precision, tenant, limits, may_copy: &may_copy });
+    match refusal.take() {
+        Some(error) => Err(error.into()),
+        None => Ok(resolved?),
     }
 }
 

@@ -6,6 +6,7 @@ mod connections;
 mod loads;
 mod messages;
 mod plugins;
+mod weights;
 
 /// Requests of the neighbour, of which none may fail, and the share of them that is held to the bound of times.
 const SHORT: (usize, f64) = (100, 0.9);

@@ -11,3 +11,4 @@ mod random;
 mod sessions;
 mod shares;
 mod versions;
+mod weights;

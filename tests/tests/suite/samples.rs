@@ -132,14 +132,16 @@ fn samples_that_have_no_room_all_at_once_pass_one_after_the_other() {
 #[test]
 fn a_precision_that_does_not_fit_says_so() {
     let bundle = bundle("digits").with_precision(Precision::Bf16);
-    let weights = host(1).load(&bundle, "tests").unwrap().loaded().weight_bytes();
+    // As they are read, and as they are packed.
+    let floats = host(1).load(&bundle.clone().with_precision(Precision::F32), "tests").unwrap();
+    let weights = bundle.weight_bytes(floats.description()) + floats.loaded().weight_bytes();
     let serving = host_of(1, None, EngineOptions { weight_bytes_max: Some(weights), ..EngineOptions::default() });
     let model = serving.load(&bundle, "tests").unwrap();
-    let [f32, f16, bf16, int8] = precisions(&serving, &bundle);
+    let [f32, _, bf16, _] = precisions(&serving, &bundle);
     assert!(f32.unwrap_err().contains("unload another model"));
     let bf16 = bf16.unwrap();
     assert_eq!((bf16.answered, bf16.error, bf16.right), (0, None, bf16.labelled));
-    assert!(f16.is_err() && int8.is_err() && bf16.labelled > 0);
+    assert!(bf16.labelled > 0);
     serving.unload(&model);
     for found in precisions(&serving, &bundle) {
         assert_eq!(found.unwrap().answered, bundle.samples().all.len());

@@ -11,6 +11,7 @@ mod lost;
 mod policies;
 mod rows;
 mod sessions;
+mod weights;
 
 use std::cell::Cell;
 use std::sync::Arc;

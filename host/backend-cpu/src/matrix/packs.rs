@@ -15,8 +15,6 @@ pub(crate) struct Packs {
     packed: BTreeMap<(*const Tensor, bool, u32, Form, usize), Arc<Packed>>,
     /// Screens, and the weights that they are of.
     screens: Vec<(Arc<Packed>, Arc<Screen>)>,
-    /// What all of them, weights included, may take for a screen to be made.
-    screens_within: u64,
     /// What all of them take, and may take.
     bytes: u64,
     bytes_most: u64,
@@ -25,12 +23,7 @@ pub(crate) struct Packs {
 impl Packs {
     /// Packs no more than so many bytes. What does not fit is counted, but stays empty: what needs it must not run.
     pub(crate) const fn within(bytes_most: u64) -> Self {
-        Self { packed: BTreeMap::new(), screens: Vec::new(), screens_within: bytes_most, bytes: 0, bytes_most }
-    }
-
-    /// The same with screens, which save time and take memory, within so many bytes.
-    pub(crate) fn screens_within(self, screens_within: u64) -> Self {
-        Self { screens_within, ..self }
+        Self { packed: BTreeMap::new(), screens: Vec::new(), bytes: 0, bytes_most }
     }
 
     /// A factor times a weight of floats and two dimensions, `[K, N]` or, if it is transposed, `[N, K]`, as that product multiplies it.
@@ -45,8 +38,8 @@ impl Packs {
         let packed = if self.bytes > self.bytes_most {
             Packed { k, ..Packed::default() }
         } else {
-            let values = w.to_f32().unwrap_or_default();
-            product.pack(k, &|row, column| alpha * values[if transposed { column * k + row } else { row * n + column }])
+            let values = w.data.as_chunks().0;
+            product.pack(k, &|row, column| alpha * f32::from_le_bytes(values[if transposed { column * k + row } else { row * n + column }]))
         };
         let packed = Arc::new(packed);
         self.packed.insert(key, packed.clone());
@@ -61,7 +54,7 @@ impl Packs {
         if let Some((_, screen)) = self.screens.iter().find(is_same) {
             return Some(screen.clone());
         }
-        if bytes > self.screens_within {
+        if bytes > self.bytes_most {
             return None;
         }
         let screen = Arc::new(Screen::new(product, how)?);

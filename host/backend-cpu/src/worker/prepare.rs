@@ -20,14 +20,14 @@ pub(super) struct Preparer {
 }
 
 impl Prepare for Preparer {
-    fn prepare(&self, cell: &Arc<TypedCell>) -> Result<Prepared, LoadError> {
+    fn prepare(&self, cell: &Arc<TypedCell>, weight_bytes_max: u64) -> Result<Prepared, LoadError> {
         // Weights are rounded as rows are.
-        let plan = || denormals::as_zeros(|| self.domain.plan(cell));
-        let plan = match &self.processors {
+        let plan = || denormals::as_zeros(|| self.domain.plan(cell, weight_bytes_max));
+        let (plan, weight_bytes) = match &self.processors {
             None => plan(),
             Some(processors) => near(processors, plan),
-        };
-        Ok(Box::new(plan?))
+        }?;
+        Ok(Prepared { cell: Box::new(plan), weight_bytes })
     }
 }
 
@@ -45,7 +45,7 @@ fn near<T: Send>(processors: &Processors, make: impl Fn() -> T + Sync) -> T {
 
 /// What a [`Preparer`] of the same domain made.
 pub(super) fn plan_of(prepared: Prepared) -> Arc<Compiled> {
-    let Ok(plan) = prepared.downcast() else { unreachable!("a worker is given what its own preparer made") };
+    let Ok(plan) = prepared.cell.downcast() else { unreachable!("a worker is given what its own preparer made") };
     *plan
 }
 

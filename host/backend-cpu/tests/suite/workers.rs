@@ -108,24 +108,31 @@ fn results_do_not_depend_on_the_parts_that_a_batch_is_computed_in() {
     }
 }
 
+/// What a cell's weights take of a worker's memory, of so many bytes.
+fn taken(worker: &CpuWorker, cell: &Arc<TypedCell>, bytes_max: u64) -> Result<u64, LoadError> {
+    worker.preparer().prepare(cell, bytes_max).map(|prepared| prepared.weight_bytes)
+}
+
 #[test]
 fn workers_of_a_domain_share_slots_and_weights() {
     let cell = lstm(64);
-    let bytes = cell.weight_bytes;
-    // Room for the weights once, not twice.
-    let shared = domain(DomainOptions { weight_bytes: Some(bytes + bytes / 2), ..DomainOptions::default() });
+    let shared = domain(DomainOptions::default());
     let mut workers = [worker(&shared, 1), worker(&shared, 1)];
-    for worker in &mut workers {
-        assert_eq!(worker.load(CellTypeId(0), &cell), Ok(()));
-    }
+    let mut loaded = |number: usize| {
+        let prepared = workers[number].preparer().prepare(&cell, u64::MAX)?;
+        let bytes = prepared.weight_bytes;
+        workers[number].install(CellTypeId(0), &cell, prepared).map(|()| bytes)
+    };
+    let bytes = loaded(0).expect("it can run");
+    // Both biases are one.
+    assert!(bytes > cell.weight_bytes / 2, "{bytes}");
+    assert_eq!(loaded(1), Ok(0), "they are there already");
     assert_eq!(workers[0].info().domain, workers[1].info().domain);
     assert_ne!(workers[0].info().domain, worker(&domain(DomainOptions::default()), 1).info().domain);
-    let other = lstm(65);
-    let refused = workers[0].load(CellTypeId(1), &other);
-    assert!(matches!(refused, Err(LoadError::OutOfMemory { needed, .. }) if needed == other.weight_bytes), "{refused:?}");
-    // When nobody holds it any more there is room again.
-    workers.iter_mut().for_each(|worker| worker.unload(CellTypeId(0)));
-    assert_eq!(workers[0].load(CellTypeId(1), &other), Ok(()));
+    workers[0].unload(CellTypeId(0));
+    assert_eq!(taken(&workers[0], &cell, u64::MAX), Ok(0), "one of them has them still");
+    workers[1].unload(CellTypeId(0));
+    assert_eq!(taken(&workers[0], &cell, u64::MAX), Ok(bytes));
 
     let [first, second] = &mut workers;
     let slot = cellwright_backend::Slot(7);
@@ -139,14 +146,11 @@ fn weights_that_packed_take_more_than_there_is_are_refused() {
     let draft = Draft::new("thin").input("x", Datatype::Fp32, &[64]).weight(Tensor::from_f32("w", &[64, 1], &[0.5; 64]));
     let cell = draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Datatype::Fp32, &[1]).at(Precision::Int8).resolve();
     assert_eq!(cell.weight_bytes, 256);
-    let load = |weight_bytes| {
-        let options = DomainOptions { weight_bytes: Some(weight_bytes), ..DomainOptions::default() };
-        worker(&domain(options), 1).load(CellTypeId(0), &cell)
-    };
+    let worker = worker(&domain(DomainOptions::default()), 1);
     let packed = 64 * 32 + 2 * 32 * 4;
-    let refused = load(packed - 1);
+    let refused = taken(&worker, &cell, packed - 1);
     assert!(matches!(refused, Err(LoadError::OutOfMemory { needed, .. }) if needed == packed), "{refused:?}");
-    assert_eq!(load(packed), Ok(()));
+    assert_eq!(taken(&worker, &cell, packed), Ok(packed));
 }
 
 #[test]
@@ -159,13 +163,13 @@ fn what_several_use_is_there_once() {
     let draft = draft.operator("Gather", &["w", "left"], &["y"]).operator("Gather", &["w", "right"], &["z"]);
     let lookups = draft.output("y", Datatype::Fp32, &[64]).output("z", Datatype::Fp32, &[64]).resolve();
     for cell in [products, lookups] {
-        let options = DomainOptions { weight_bytes: Some(cell.weight_bytes + cell.weight_bytes / 2), ..DomainOptions::default() };
-        assert_eq!(worker(&domain(options), 1).load(CellTypeId(0), &cell), Ok(()), "{}", cell.name);
+        let bytes = taken(&worker(&domain(DomainOptions::default()), 1), &cell, cell.weight_bytes + cell.weight_bytes / 2);
+        assert!(bytes.is_ok(), "{}: {bytes:?}", cell.name);
     }
 }
 
 #[test]
-fn screens_are_made_within_half_of_what_weights_may_take() {
+fn screens_are_made_where_there_is_room_for_them() {
     if Level::detect() < Level::Avx512Vnni {
         return;
     }
@@ -177,23 +181,13 @@ fn screens_are_made_within_half_of_what_weights_may_take() {
     let cell = draft.output("best", Datatype::Int64, &[1]).resolve();
     let (floats, bytes, halves, known) = (4 * k * n, k * n, 2 * k * n, 7 * 4 * n);
     let scales = 8 * n;
-    // What the cell takes, of so much: a second one, for which there is no room, is told what is left.
-    let taken = |weight_bytes: usize| {
-        let options = DomainOptions { weight_bytes: Some(weight_bytes as u64), ..DomainOptions::default() };
-        let mut worker = worker(&domain(options), 1);
-        worker.load(CellTypeId(0), &cell)?;
-        let refused = worker.load(CellTypeId(1), &lstm(700));
-        let Err(LoadError::OutOfMemory { available, .. }) = refused else { panic!("{refused:?}") };
-        Ok(weight_bytes - available as usize)
-    };
+    let worker = worker(&domain(DomainOptions::default()), 1);
+    let within = |bytes: usize| taken(&worker, &cell, bytes as u64).map(|bytes| bytes as usize);
     let whole = floats + bytes + scales + halves + known;
-    assert_eq!(taken(2 * whole), Ok(whole), "the weight is there three times");
-    assert_eq!(taken(2 * whole - 2), Ok(floats), "half of what there is would be taken");
-    assert_eq!(taken(floats), Ok(floats), "there is room for the weights alone");
-    assert_eq!(
-        taken(floats - 1).err().map(|error| matches!(error, LoadError::OutOfMemory { needed, .. } if needed == floats as u64)),
-        Some(true)
-    );
+    assert_eq!(within(whole), Ok(whole), "the weight is there three times");
+    assert_eq!(within(whole - 1), Ok(floats));
+    assert_eq!(within(floats), Ok(floats), "there is room for the weights alone");
+    assert!(matches!(within(floats - 1), Err(LoadError::OutOfMemory { needed, .. }) if needed == floats as u64));
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cellwright_backend::{LoadError, Prepare, Prepared};
 use cellwright_cell_graph::TypedCell;
 
+use super::resident::Resident;
+use super::table::Table;
 use crate::driver::Compiler;
 use crate::plan::{Generated, Plan, generate};
 
@@ -19,7 +21,8 @@ pub(super) struct Preparer {
     pub(super) is_hopper: bool,
     /// None: groups are interpreted.
     pub(super) compiler: Option<Compiler>,
-    /// What weights may still take of the device's memory.
+    /// What weights may take of the device's memory, and may still take.
+    pub(super) weight_bytes: u64,
     pub(super) weights_left: Arc<AtomicU64>,
 }
 
@@ -28,6 +31,8 @@ pub(super) struct ReadyCell {
     pub(super) plan: Plan,
     /// By step: the text of a kernel that has been compiled.
     pub(super) generated: Vec<Option<Generated>>,
+    /// Bytes that a table by token may take.
+    pub(super) table_bytes_max: u64,
 }
 
 impl Preparer {
@@ -51,15 +56,23 @@ impl Preparer {
 }
 
 impl Prepare for Preparer {
-    fn prepare(&self, cell: &Arc<TypedCell>) -> Result<Prepared, LoadError> {
-        let available = self.weights_left.load(Ordering::Relaxed);
+    fn prepare(&self, cell: &Arc<TypedCell>, weight_bytes_max: u64) -> Result<Prepared, LoadError> {
+        let available = self.weights_left.load(Ordering::Relaxed).min(weight_bytes_max);
         if cell.weight_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: cell.weight_bytes, available });
         }
         let compile = if self.tf32 { Plan::compile_in_tf32 } else { Plan::compile };
         let plan = compile(cell, available, self.is_hopper)?;
         let generated = self.generate(&plan);
-        Ok(Box::new(ReadyCell { plan, generated }))
+        let bytes = Resident::bytes_of(&plan) as u64;
+        let table_bytes_max = available.saturating_sub(bytes);
+        let table = Table::of(&plan).map_or(0, |table| table.bytes());
+        let weight_bytes = if table <= table_bytes_max { bytes + table } else { bytes };
+        Ok(Prepared { cell: Box::new(ReadyCell { plan, generated, table_bytes_max }), weight_bytes })
+    }
+
+    fn own_memory(&self) -> Option<u64> {
+        Some(self.weight_bytes)
     }
 }
 
@@ -93,8 +106,9 @@ mod tests {
             given.push(source.to_owned());
             if given.len() <= takes { Ok(()) } else { Err("one too many".to_owned()) }
         });
-        let preparer = Preparer { tf32: false, is_hopper: true, compiler: Some(compiler), weights_left: Arc::new(AtomicU64::new(1 << 20)) };
-        let ready = preparer.prepare(cell).expect("it can run").downcast::<ReadyCell>().expect("what it makes");
+        let weights_left = Arc::new(AtomicU64::new(1 << 20));
+        let preparer = Preparer { tf32: false, is_hopper: true, compiler: Some(compiler), weight_bytes: 1 << 20, weights_left };
+        let ready = preparer.prepare(cell, u64::MAX).expect("it can run").cell.downcast::<ReadyCell>().expect("what it makes");
         (*ready, std::mem::take(&mut *given.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
@@ -121,8 +135,15 @@ mod tests {
 
     #[test]
     fn weights_that_have_no_room_are_not_packed() {
-        let preparer = Preparer { tf32: false, is_hopper: true, compiler: None, weights_left: Arc::new(AtomicU64::new(63)) };
-        let error = preparer.prepare(&deep(1)).err();
-        assert_eq!(error, Some(LoadError::OutOfMemory { cell: "deep".to_owned(), needed: 64, available: 63 }));
+        let preparer = |left| Preparer {
+            tf32: false,
+            is_hopper: true,
+            compiler: None,
+            weight_bytes: left,
+            weights_left: Arc::new(AtomicU64::new(left)),
+        };
+        let refused = Some(LoadError::OutOfMemory { cell: "deep".to_owned(), needed: 64, available: 63 });
+        assert_eq!(preparer(63).prepare(&deep(1), u64::MAX).err(), refused);
+        assert_eq!(preparer(1 << 20).prepare(&deep(1), 63).err(), refused);
     }
 }

@@ -10,6 +10,7 @@ use super::device::Device;
 use super::frame::FrameMemory;
 use super::prepare::ReadyCell;
 use super::recurrent::{Direct, DirectPorts, Recurrent};
+use super::table;
 use crate::abi::{
     BEST_THREADS, BatchHead, BestArguments, CompiledGroupArguments, GroupArguments, GroupInstruction, LstmRows, Port, ProductArguments,
     ProductBestArguments, ProductTerm, WideArguments, bytes_of_all,
@@ -91,15 +92,19 @@ impl<'a> Rows<'a> {
 }
 
 impl Resident {
-    /// Uploads a cell, if it takes no more than that.
-    pub(super) fn new(cell: &TypedCell, ready: ReadyCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
-        let plan = &ready.plan;
+    /// What a plan takes of the device's memory, without a table.
+    pub(super) fn bytes_of(plan: &Plan) -> usize {
         // Of a group that is compiled the addresses of what it reads instead, which take less.
         let instruction_bytes = plan.instructions().count() * size_of::<GroupInstruction>() + plan.steps.len() * PIECE;
         let [early, late] = ports_ahead(plan);
         let tables = [bytes_of_all(&plan.inputs), bytes_of_all(&plan.outlets), bytes_of_all(&early), bytes_of_all(&late)];
         let table_bytes: usize = tables.iter().map(|bytes| bytes.len().next_multiple_of(PIECE)).sum();
-        let bytes = plan.blob_bytes(PIECE) + instruction_bytes + table_bytes + PIECE;
+        plan.blob_bytes(PIECE) + instruction_bytes + table_bytes + PIECE
+    }
+
+    /// Uploads a cell, if it takes no more than that.
+    pub(super) fn new(cell: &TypedCell, ready: ReadyCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
+        let bytes = Self::bytes_of(&ready.plan);
         if bytes as u64 > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: bytes as u64, available });
         }
@@ -110,9 +115,9 @@ impl Resident {
     fn upload(cell: &TypedCell, ready: ReadyCell, layout: NodeLayout, (device, bytes): (&mut Device, usize), available: u64) -> Done<Self> {
         let memory = device.driver.allocate(bytes)?;
         device.call(memory, &format!("cell `{}`", cell.name));
-        let mut compiled = Vec::new();
+        let (mut compiled, table_bytes_max) = (Vec::new(), ready.table_bytes_max);
         let uploaded = Self::upload_to(memory, cell, ready, layout, (device, bytes), &mut compiled).and_then(|mut resident| {
-            resident.make_table(device, available.saturating_sub(bytes as u64))?;
+            resident.make_table(device, table_bytes_max.min(available.saturating_sub(bytes as u64) / table::SHARE))?;
             Ok(resident)
         });
         if uploaded.is_err() {
@@ -125,7 +130,7 @@ impl Resident {
     fn upload_to(
         memory: DeviceAddress,
         cell: &TypedCell,
-        ReadyCell { mut plan, generated }: ReadyCell,
+        ReadyCell { mut plan, generated, .. }: ReadyCell,
         layout: NodeLayout,
         (device, bytes): (&mut Device, usize),
         compiled: &mut Vec<Kernel>,

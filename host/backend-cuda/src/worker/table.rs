@@ -19,10 +19,10 @@ use super::recurrent::Recurrent;
 use super::resident::{Resident, Rows};
 use crate::abi::{BatchHead, FinishArguments, GatherArguments, NOWHERE, Outlet, RowEntry, RowStatus, bytes_of, bytes_of_all};
 use crate::driver::{DeviceAddress, Done, Fault};
-use crate::plan::Recurrence;
+use crate::plan::Plan;
 
 /// A table takes at most this part of what weights may still take: other cells are to be loaded yet.
-const SHARE: u64 = 4;
+pub(super) const SHARE: u64 = 4;
 
 /// And no longer than this to make: the worker does nothing else meanwhile.
 const FILL_MAX: Duration = Duration::from_secs(2);
@@ -45,7 +45,8 @@ pub(super) struct Table {
 
 impl Table {
     /// The table that a plan could have, without memory.
-    fn of(plan: &Recurrence, inputs: &[crate::abi::Port]) -> Option<Self> {
+    pub(super) fn of(Plan { recurrence, inputs, .. }: &Plan) -> Option<Self> {
+        let plan = recurrence.as_ref()?;
         let token = plan.token.filter(|_| plan.begin.is_some())?;
         let last = plan.columns.into_iter().max()?;
         let stride = last.checked_add(plan.units)?.checked_mul(size_of::<f32>() as u32)?.checked_next_multiple_of(16)?;
@@ -53,7 +54,7 @@ impl Table {
         Some(Self { address: DeviceAddress::NULL, rows: token.rows, stride, token: (port.place, port.bytes) })
     }
 
-    const fn bytes(&self) -> u64 {
+    pub(super) const fn bytes(&self) -> u64 {
         self.rows.saturating_mul(self.stride as u64)
     }
 }
@@ -72,10 +73,9 @@ impl Pieces {
 }
 
 impl Resident {
-    /// Makes the table if there can be one that takes no more than its part of so many bytes.
-    pub(super) fn make_table(&mut self, device: &mut Device, available: u64) -> Done {
-        let table = self.plan.recurrence.as_ref().and_then(|plan| Table::of(plan, &self.plan.inputs));
-        let Some(mut table) = table.filter(|table| table.bytes() <= available / SHARE) else { return Ok(()) };
+    /// Makes the table if there can be one of no more than so many bytes.
+    pub(super) fn make_table(&mut self, device: &mut Device, bytes_max: u64) -> Done {
+        let Some(mut table) = Table::of(&self.plan).filter(|table| table.bytes() <= bytes_max) else { return Ok(()) };
         let (Ok(bytes), Some(begin)) = (usize::try_from(table.bytes()), self.plan.recurrence.as_ref().and_then(|plan| plan.begin)) else {
             return Ok(());
         };

@@ -15,7 +15,7 @@ struct Kept(BTreeMap<String, Vec<u8>>);
 impl Unpack for Kept {
     type File = Vec<u8>;
 
-    fn begin(&mut self) -> io::Result<Vec<u8>> {
+    fn begin(&mut self, _: u64) -> io::Result<Vec<u8>> {
         Ok(Vec::new())
     }
 

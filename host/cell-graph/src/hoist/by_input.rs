@@ -29,7 +29,7 @@ pub(super) fn split(whole: &TypedCell) -> Option<ByInput> {
     let mut cell = whole.clone();
     // What is rounded to integers is cut already where it is, for everyone.
     if cell.precision != Precision::Int8 {
-        resolve::cut_all(&mut cell);
+        resolve::cut_all(&mut cell, &|_| true).ok()?;
     }
     let found = sums::find(&cell);
     let mut step = Building::new(&cell);

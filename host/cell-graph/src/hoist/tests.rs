@@ -1,7 +1,7 @@
 //! What goes where. That both halves together mean the whole is the backends' conformance suite's to show.
 
 use crate::cell::{Attribute, AttributeValue, Body, Cell, Operator, Port};
-use crate::resolve::{CellLimits, ResolveContext};
+use crate::resolve::{CellError, CellLimits, ResolveContext};
 use crate::sums::{self, Summed};
 use crate::typed::{Compute, Origin, Precision, ValueId};
 use crate::weights::Weights;
@@ -42,7 +42,8 @@ fn cell(carried: [bool; 3]) -> TypedCell {
     ];
     let outputs = vec![port("next", Datatype::Fp32, &[6], false)];
     let cell = Cell { name: "cell".to_owned(), inputs, outputs, body: Body::Operators(body), batch_max: None, priority: None };
-    let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default() };
+    let context =
+        ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default(), may_copy: &|_| true };
     TypedCell::resolve(&cell, &context).expect("it resolves")
 }
 
@@ -101,10 +102,15 @@ fn halves_say_what_they_are_given() {
 
 /// next = tanh([e, x, h, g]·w + c), or with w transposed, where h and g are carried, x is known and e is an embedded token.
 fn concatenated(kind: &str, inputs: &[&str], weight: &Tensor) -> TypedCell {
-    concatenated_within(kind, inputs, weight, CellLimits::default())
+    concatenated_within(kind, inputs, weight, (CellLimits::default(), &|_| true)).expect("it resolves")
 }
 
-fn concatenated_within(kind: &str, inputs: &[&str], weight: &Tensor, limits: CellLimits) -> TypedCell {
+fn concatenated_within(
+    kind: &str,
+    inputs: &[&str],
+    weight: &Tensor,
+    (limits, may_copy): (CellLimits, &dyn Fn(u64) -> bool),
+) -> Result<TypedCell, CellError> {
     let bias = Tensor::from_f32("c", &[6], &[0.5; 6]);
     let embedding = Tensor::from_f32("embedding", &[9, 5], &[0.25; 45]);
     let weights: Weights = [weight.clone(), bias, embedding].into_iter().collect();
@@ -124,8 +130,7 @@ fn concatenated_within(kind: &str, inputs: &[&str], weight: &Tensor, limits: Cel
     let body = vec![operator("Gather", &["embedding", "token"], "e"), concat, product, operator("Tanh", &["sum"], "next")];
     let outputs = vec![port("next", Datatype::Fp32, &[6], false)];
     let cell = Cell { name: "cell".to_owned(), inputs: ports, outputs, body: Body::Operators(body), batch_max: None, priority: None };
-    let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits };
-    TypedCell::resolve(&cell, &context).expect("it resolves")
+    TypedCell::resolve(&cell, &ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits, may_copy })
 }
 
 /// A weight whose elements say where they are: row times 100 plus column.
@@ -168,11 +173,26 @@ fn a_concatenation_that_hoisting_would_not_gain_by_stays() {
     // Pieces of 10 rows of 6 stand beside what they are pieces of until that is dropped.
     let within = |weight_bytes_max| {
         let limits = CellLimits { weight_bytes_max, ..CellLimits::default() };
-        linears(&concatenated_within("MatMul", &["h", "x"], &places(10, false), limits))
+        linears(&concatenated_within("MatMul", &["h", "x"], &places(10, false), (limits, &|_| true)).expect("it resolves"))
     };
     assert_eq!((within(480), within(479)), (2, 1), "a cell's limit holds for both");
     let [one, other] = [&["x", "h"], &["h", "x"]].map(|inputs| concatenated("MatMul", inputs, &places(10, false)).key);
     assert_ne!(one, other);
+}
+
+#[test]
+fn pieces_of_weights_are_made_where_there_is_room_for_them() {
+    let asked = std::cell::Cell::new(0);
+    let within = |most: u64| {
+        let may_copy = |bytes: u64| {
+            asked.set(bytes);
+            bytes <= most
+        };
+        let cut = concatenated_within("MatMul", &["h", "x"], &places(10, false), (CellLimits::default(), &may_copy));
+        cut.map(|cell| cell.weight_bytes).map_err(|error| error.to_string())
+    };
+    assert_eq!((within(240), asked.get()), (Ok(240), 240), "they are there instead of the whole");
+    assert_eq!(within(239), Err("cell `cell`: there is no room to copy 240 bytes of its weights".to_owned()));
 }
 
 /// next = tanh([left, right]·w + c) of inputs that are so long, and are carried or not.
@@ -190,7 +210,8 @@ fn node(width: u32, carried: [bool; 2], written: &[&str]) -> TypedCell {
     let body = vec![concat, operator("Gemm", &["both", "w", "c"], "sum"), operator("Tanh", &["sum"], "next")];
     let outputs = vec![port("next", Datatype::Fp32, &[columns], false)];
     let cell = Cell { name: "node".to_owned(), inputs, outputs, body: Body::Operators(body), batch_max: None, priority: None };
-    let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default() };
+    let context =
+        ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default(), may_copy: &|_| true };
     TypedCell::resolve(&cell, &context).expect("it resolves")
 }
 
@@ -244,7 +265,13 @@ fn what_takes_a_token_alone_is_known_by_it() {
         body.push(if extra { operator("Add", &["e", "x"], "next") } else { operator("Tanh", &["e"], "next") });
         let outputs = vec![port("next", Datatype::Fp32, &[5], false)];
         let cell = Cell { name: "leaf".to_owned(), inputs, outputs, body: Body::Operators(body), batch_max: None, priority: None };
-        let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default() };
+        let context = ResolveContext {
+            weights: &weights,
+            precision: Precision::F32,
+            tenant: "t",
+            limits: CellLimits::default(),
+            may_copy: &|_| true,
+        };
         TypedCell::resolve(&cell, &context).expect("it resolves")
     };
     assert_eq!(

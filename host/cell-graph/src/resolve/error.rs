@@ -115,6 +115,8 @@ pub enum CellFault {
     Ragged { what: &'static str, name: String },
     #[error("it has {count} {what}, more than the limit of {limit}")]
     Limit { what: &'static str, count: u64, limit: u64 },
+    #[error("there is no room to copy {bytes} bytes of its weights")]
+    NoRoom { bytes: u64 },
     #[error("an {what} has no name")]
     NoName { what: &'static str },
     #[error("{what} `{name}` has the name of {by}")]

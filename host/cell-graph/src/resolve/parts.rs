@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::{CellFault, ResolveContext};
 use crate::datatype::Datatype;
 use crate::hoist::{DEPTH_LEAST, Dependence};
 use crate::sums::TERMS;
@@ -33,37 +34,46 @@ type Piece = (*const Tensor, bool, usize, usize);
 
 struct Cutting<'a, K> {
     cell: &'a mut TypedCell,
+    may_copy: &'a dyn Fn(u64) -> bool,
     /// By value of what was written: parts of one kind stay together.
     kinds: Vec<K>,
     pieces: BTreeMap<Piece, ValueId>,
     /// Bytes of pieces that may yet be made: a weight may be shared by any number of products.
     bytes_left: u64,
+    /// That there was no room for a piece.
+    refused: Option<CellFault>,
 }
 
-/// Cuts every product of a cell that hoisting gains by, as long as its weights and their pieces take no more than that; whether there was one.
-pub(super) fn cut(cell: &mut TypedCell, weight_bytes_max: u64) -> bool {
+/// Cuts every product of a cell that hoisting gains by, as long as its weights and their pieces take no more than they may; whether there was one.
+pub(super) fn cut(cell: &mut TypedCell, context: &ResolveContext<'_>) -> Result<bool, CellFault> {
     let known = Dependence::of(cell).known(cell);
-    let bytes_left = cell.weight_bytes.min(weight_bytes_max.saturating_sub(cell.weight_bytes));
-    cut_by(cell, known, bytes_left)
+    let bytes_left = cell.weight_bytes.min(context.limits.weight_bytes_max.saturating_sub(cell.weight_bytes));
+    cut_by(cell, known, bytes_left, context.may_copy)
 }
 
 /// Cuts every product of a cell that can be between any two values of a concatenation, as long as pieces take no more than all its weights do.
-pub(crate) fn cut_all(cell: &mut TypedCell) {
+pub(crate) fn cut_all(cell: &mut TypedCell, may_copy: &dyn Fn(u64) -> bool) -> Result<(), CellFault> {
     let (each, bytes_left) = ((0..cell.values.len()).collect(), cell.weight_bytes);
-    if cut_by(cell, each, bytes_left) {
+    if cut_by(cell, each, bytes_left, may_copy)? {
         super::tidy(cell);
     }
+    Ok(())
 }
 
 /// A cell of integers, cut between all inputs if its sums can be computed input by input.
-pub(super) fn cut_by_input(cell: TypedCell) -> TypedCell {
+pub(super) fn cut_by_input(cell: TypedCell, context: &ResolveContext<'_>) -> Result<TypedCell, CellFault> {
     let mut cut = cell.clone();
-    cut_all(&mut cut);
-    if crate::hoist::by_input(&cut).is_some() { cut } else { cell }
+    cut_all(&mut cut, context.may_copy)?;
+    Ok(if crate::hoist::by_input(&cut).is_some() { cut } else { cell })
 }
 
-fn cut_by<K: Copy + PartialEq>(cell: &mut TypedCell, kinds: Vec<K>, bytes_left: u64) -> bool {
-    let mut cutting = Cutting { cell, kinds, pieces: BTreeMap::new(), bytes_left };
+fn cut_by<K: Copy + PartialEq>(
+    cell: &mut TypedCell,
+    kinds: Vec<K>,
+    bytes_left: u64,
+    may_copy: &dyn Fn(u64) -> bool,
+) -> Result<bool, CellFault> {
+    let mut cutting = Cutting { cell, may_copy, kinds, pieces: BTreeMap::new(), bytes_left, refused: None };
     let operations = std::mem::take(&mut cutting.cell.operations);
     let concats: BTreeMap<ValueId, Operation> = operations
         .iter()
@@ -81,7 +91,7 @@ fn cut_by<K: Copy + PartialEq>(cell: &mut TypedCell, kinds: Vec<K>, bytes_left: 
             None => cutting.cell.operations.push(operation),
         }
     }
-    is_cut
+    cutting.refused.map_or(Ok(is_cut), Err)
 }
 
 impl<K: Copy + PartialEq> Cutting<'_, K> {
@@ -160,6 +170,10 @@ impl<K: Copy + PartialEq> Cutting<'_, K> {
         let new = groups.iter().filter(|group| !self.pieces.contains_key(&of(group)));
         let bytes: u64 = new.map(|group| (group.depth * columns * size_of::<f32>()) as u64).sum();
         self.bytes_left = self.bytes_left.checked_sub(bytes)?;
+        if !(self.may_copy)(bytes) {
+            self.refused = Some(CellFault::NoRoom { bytes });
+            return None;
+        }
         let piece = |group: &Group<K>| {
             if let Some(piece) = self.pieces.get(&of(group)) {
                 return *piece;

@@ -9,7 +9,6 @@ use crate::cell::Port;
 use crate::datatype::Datatype;
 use crate::tensor::Tensor;
 use crate::typed::{Compute, Operation, Origin, Value, ValueId};
-use crate::weights::Weights;
 
 /// Type and shape of a result to be.
 pub(super) type Typed = (Datatype, Vec<usize>);
@@ -17,7 +16,7 @@ pub(super) type Typed = (Datatype, Vec<usize>);
 /// Names, values and operations so far.
 pub(super) struct Scope<'a> {
     names: BTreeMap<&'a str, ValueId>,
-    weights: &'a Weights,
+    context: ResolveContext<'a>,
     pub(super) limits: CellLimits,
     pub(super) values: Vec<Value>,
     pub(super) operations: Vec<Operation>,
@@ -29,7 +28,7 @@ impl<'a> Scope<'a> {
     pub(super) fn new(context: &ResolveContext<'a>) -> Self {
         Self {
             names: BTreeMap::new(),
-            weights: context.weights,
+            context: *context,
             limits: context.limits,
             values: Vec::new(),
             operations: Vec::new(),
@@ -48,7 +47,7 @@ impl<'a> Scope<'a> {
     }
 
     pub(super) fn add_input(&mut self, port: &'a Port) -> Result<(), CellFault> {
-        let by = match self.weights.get(&port.name) {
+        let by = match self.context.weights.get(&port.name) {
             Some(_) => Some("a weight of the bundle"),
             None => self.find(&port.name).map(|_| "another input"),
         };
@@ -68,7 +67,7 @@ impl<'a> Scope<'a> {
         if name.is_empty() {
             return Ok(());
         }
-        let by = match self.weights.get(name) {
+        let by = match self.context.weights.get(name) {
             Some(_) => Some("a weight of the bundle"),
             None => self.names.get(name).map(|_| "an input or an earlier output"),
         };
@@ -84,8 +83,9 @@ impl<'a> Scope<'a> {
         if let Some(id) = self.find(name) {
             return Ok(id);
         }
-        let Some(tensor) = self.weights.get(name) else {
-            return Err(CellFault::UnknownName { name: short(name), nearest: self.weights.nearest(name) });
+        let weights = self.context.weights;
+        let Some(tensor) = weights.get(name) else {
+            return Err(CellFault::UnknownName { name: short(name), nearest: weights.nearest(name) });
         };
         if !matches!(tensor.datatype, Datatype::Fp32 | Datatype::Int32 | Datatype::Int64) {
             return Err(CellFault::WeightDatatype { name: short(name), datatype: tensor.datatype });
@@ -119,6 +119,10 @@ impl<'a> Scope<'a> {
         let (copied, limit) = (self.copied_bytes.saturating_add(tensor.data.len() as u64), self.limits.weight_bytes_max);
         if copied > limit {
             return Err(CellFault::Limit { what: "bytes of weights", count: copied, limit });
+        }
+        let bytes = tensor.data.len() as u64;
+        if !(self.context.may_copy)(bytes) {
+            return Err(CellFault::NoRoom { bytes });
         }
         let tensor = Tensor { shape, ..Tensor::clone(tensor) };
         self.copied_bytes = copied;

@@ -73,7 +73,7 @@ fn cell(operators: Vec<Operator>, outputs: Vec<Port>) -> Cell {
 fn resolve(cell: &Cell) -> Result<TypedCell, CellError> {
     let weights = weights();
     let limits = CellLimits { operators_max: 40, ports_max: 16, rank_max: 4, row_elements_max: 4000, ..CellLimits::default() };
-    TypedCell::resolve(cell, &ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits })
+    TypedCell::resolve(cell, &ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits, may_copy: &|_| true })
 }
 
 const fn int(value: i64) -> AttributeValue {

@@ -23,10 +23,17 @@ use crate::core::ToCore;
 use crate::figures::ModelCounters;
 use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, Running, Tables, TypeShared, TypeState};
 use crate::options::EngineOptions;
+use crate::weight_room::WeightGrant;
 use crate::worker::{ToWorker, WorkerLink};
 
 /// Bytes of outputs that a task of several rows may have: all of them may leave the worker at once.
 const TASK_OUTPUT_BYTES: u64 = 256 << 20;
+
+/// Bytes by which packed weights may be padded, beside a sixteenth of them, before their device is asked how many it needs.
+const PADDING_BYTES: u64 = 64 << 10;
+
+/// A device may use such a part of what a tenant may still have, beside the weights, for what saves time.
+const SPARE: u64 = 4;
 
 /// Cell types that a worker forgets between two tasks.
 const FORGOTTEN_AT_ONCE: usize = 16;
@@ -43,15 +50,14 @@ pub enum ModelError {
     Cell(#[from] LoadError),
     /// Its weights would be too much.
     #[error(
-        "the model's weights need {needed} bytes, but only {free} of {limit} are free: unload another model, or add memory to the machine"
+        "the model's weights need {needed} bytes, and there is no room for them beside the {held} bytes that its tenant's models hold: \
+         unload another model, or add memory to the machine"
     )]
     Weights {
-        /// Bytes it would add.
+        /// Bytes that something of it needs.
         needed: u64,
-        /// Bytes that may still be added.
-        free: u64,
-        /// Bytes that may be loaded in all.
-        limit: u64,
+        /// Bytes that its tenant has beside that.
+        held: u64,
     },
     /// One row of it would keep a device busy for too long.
     #[error("cell `{cell}`: one row takes {}, more than the {} that a row may take: make the cell smaller", milliseconds(.took), milliseconds(.bound))]
@@ -166,7 +172,7 @@ impl Engine {
             return Err(ModelError::Stopped);
         }
         let mut load = Load { tenant: spec.tenant, is_cancelled, measured: Duration::ZERO };
-        let types = self.reserve(spec)?;
+        let types = self.reserve(spec);
         let mut cells = Vec::with_capacity(spec.cells.len());
         for (position, (cell, id)) in spec.cells.iter().zip(&types).enumerate() {
             match self.load_cell(*id, cell, &mut load) {
@@ -183,13 +189,10 @@ impl Engine {
         self.open(spec, cells).inspect_err(|_| self.release(&types))
     }
 
-    /// Takes what the model needs of what all share: memory for its weights, an id for each cell's type.
-    fn reserve(&self, spec: &ModelSpec) -> Result<Vec<CellTypeId>, ModelError> {
+    /// An id for each cell's type.
+    fn reserve(&self, spec: &ModelSpec) -> Vec<CellTypeId> {
         let types = &mut self.loads.registry().types;
-        self.check_weights(types, spec)?;
-        let reserved = spec.cells.iter().map(|cell| types.retain(cell)).collect();
-        self.publish_weights(types);
-        Ok(reserved)
+        spec.cells.iter().map(|cell| types.retain(cell)).collect()
     }
 
     fn open(&self, spec: &ModelSpec, cells: Vec<LoadedCell>) -> Result<Arc<LoadedModel>, ModelError> {
@@ -243,7 +246,7 @@ impl Engine {
         loop {
             load.check()?;
             match registry.types.state(id) {
-                TypeState::Loaded(shared) => return Ok(shared.clone()),
+                TypeState::Loaded { shared, .. } => return Ok(shared.clone()),
                 // By another load of the tenant. If that fails, this one tries it again.
                 TypeState::Loading => {
                     registry = self.loads.cell_done.wait_timeout(registry, LOOK).unwrap_or_else(PoisonError::into_inner).0;
@@ -259,17 +262,31 @@ impl Engine {
         if loaded.is_err() {
             self.forget(&[id]);
         }
-        *self.loads.registry().types.state(id) = loaded.as_ref().map_or(TypeState::New, |shared| TypeState::Loaded(shared.clone()));
+        let (shared, state) = match loaded {
+            Ok((shared, weights)) => (Ok(shared.clone()), TypeState::Loaded { shared, _weights: weights }),
+            Err(error) => (Err(error), TypeState::New),
+        };
+        let types = &mut self.loads.registry().types;
+        *types.state(id) = state;
+        self.publish_weights(types);
         self.loads.cell_done.notify_all();
-        loaded
+        shared
     }
 
-    fn load_new(&self, index: CellTypeId, cell: &Arc<TypedCell>, load: &mut Load<'_>) -> Result<TypeShared, ModelError> {
+    fn load_new(
+        &self,
+        index: CellTypeId,
+        cell: &Arc<TypedCell>,
+        load: &mut Load<'_>,
+    ) -> Result<(TypeShared, Vec<WeightGrant>), ModelError> {
         let (mut first, mut tables): (Option<(usize, Running)>, _) = (None, Tables::default());
-        let mut loaded_by = Vec::with_capacity(self.workers.len());
+        let (mut loaded_by, mut weights) = (Vec::with_capacity(self.workers.len()), Vec::with_capacity(self.workers.len()));
         for (number, worker) in self.workers.iter().enumerate() {
             load.check()?;
-            let prepared = prepare(worker, cell)?;
+            let mut grant = worker.weights.as_ref().unwrap_or(&self.weights).grant(load.tenant);
+            // What goes to a device's own memory lies in the machine's until it is there.
+            let mut on_its_way = worker.weights.as_ref().map(|_| self.weights.grant(load.tenant));
+            let prepared = prepare(worker, cell, (&mut grant, on_its_way.as_mut()))?;
             let mut turn = self.loads.turns.of(load.tenant);
             turn.take(load.is_cancelled)?;
             match ask(worker, number, |reply| ToWorker::Install { index, cell: cell.clone(), prepared, reply }) {
@@ -278,6 +295,7 @@ impl Engine {
                     tables.add(running.table.as_ref());
                     first = first.or(Some((number, running)));
                     loaded_by.push(number);
+                    weights.push(grant);
                 }
                 // Others may go on without it.
                 Err(_) => continue,
@@ -297,7 +315,9 @@ impl Engine {
         };
         let names = || beside.iter().map(|other| &*self.workers[*other].info.name).collect();
         let calibration = self.loads.measuring.calibration(cell, (info, names(), running.table.is_some()), time)?;
-        Ok(TypeShared { calibration: Arc::new(calibration), counters: Arc::default(), tables, steps_together: running.steps_together })
+        let (held_bytes, steps_together) = (weights.iter().map(WeightGrant::bytes).sum(), running.steps_together);
+        let shared = TypeShared { calibration: Arc::new(calibration), counters: Arc::default(), tables, steps_together, held_bytes };
+        Ok((shared, weights))
     }
 
     /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend. And how long the worker
@@ -326,13 +346,6 @@ impl Engine {
         self.publish_weights(types);
     }
 
-    fn check_weights(&self, types: &CellTypes, spec: &ModelSpec) -> Result<(), ModelError> {
-        let limit = self.gauges.weight_bytes_max;
-        let free = limit.saturating_sub(types.weight_bytes());
-        let needed = types.weight_bytes_added(&spec.cells);
-        if needed <= free { Ok(()) } else { Err(ModelError::Weights { needed, free, limit }) }
-    }
-
     fn publish_weights(&self, types: &CellTypes) {
         self.gauges.weight_bytes.store(types.weight_bytes(), Ordering::Relaxed);
     }
@@ -349,11 +362,31 @@ impl Engine {
     }
 }
 
-/// Makes a cell ready for a worker, whose own thread has others' tasks to run meanwhile.
-fn prepare(worker: &WorkerLink, cell: &Arc<TypedCell>) -> Result<Prepared, ModelError> {
-    // Whoever uploaded the cell must not end more than its load.
-    let prepared = catch_unwind(AssertUnwindSafe(|| worker.preparer.prepare(cell)));
-    Ok(prepared.map_err(|_| ModelError::Panicked { cell: cell.name.clone(), device: worker.info.name.clone() })??)
+/// Makes a cell ready for a worker, whose own thread has others' tasks to run meanwhile. Room for its weights is taken before they are packed: in the memory
+/// where they are to lie, and where they lie until then.
+fn prepare(
+    worker: &WorkerLink,
+    cell: &Arc<TypedCell>,
+    (grant, mut on_its_way): (&mut WeightGrant, Option<&mut WeightGrant>),
+) -> Result<Prepared, ModelError> {
+    let (free, pieces) = (grant.free(), cell.piece_bytes_max());
+    let padded = cell.weight_bytes.saturating_add(cell.weight_bytes / 16 + PADDING_BYTES);
+    let passing = on_its_way.as_ref().map_or(u64::MAX, |passing| passing.free());
+    let offered = padded.max(free / SPARE).min(free.saturating_sub(pieces)).min(passing);
+    let mut within = |bytes: u64| {
+        grant.hold(bytes.saturating_add(pieces))?;
+        on_its_way.as_mut().map_or(Ok(()), |passing| passing.hold(bytes))?;
+        // Whoever uploaded the cell must not end more than its load.
+        let prepared = catch_unwind(AssertUnwindSafe(|| worker.preparer.prepare(cell, bytes)));
+        prepared.map_err(|_| ModelError::Panicked { cell: cell.name.clone(), device: worker.info.name.clone() })?.map_err(ModelError::Cell)
+    };
+    let prepared = match within(offered) {
+        // Thin weights take many times as much.
+        Err(ModelError::Cell(LoadError::OutOfMemory { needed, .. })) if needed > offered => within(needed),
+        prepared => prepared,
+    }?;
+    grant.hold(prepared.weight_bytes)?;
+    Ok(prepared)
 }
 
 /// Asks a worker and waits for its reply.
@@ -378,14 +411,15 @@ fn loaded_cell(
     overrides: CellOverride,
     position: usize,
 ) -> LoadedCell {
-    let TypeShared { calibration, counters, tables, steps_together } = shared;
+    let TypeShared { calibration, counters, tables, steps_together, held_bytes } = shared;
     let layout = NodeLayout::of(cell);
     let asked = (overrides.batch_max, cell.batch_max);
     let limits = BatchLimits { max: batch_max(asked, &calibration, layout.sizes.iter().map(|bytes| *bytes as u64).sum()) };
     // Later cells of a description lie deeper in the model, and run first (paper, section 4.3).
     let depth = i32::try_from(position).unwrap_or(i32::MAX);
     let priority = overrides.priority.or(cell.priority).unwrap_or(depth);
-    LoadedCell { cell: cell.clone(), cell_type, slots: layout.slots, priority, calibration, limits, counters, tables, steps_together }
+    let (cell, slots) = (Arc::new(cell.without_body()), layout.slots);
+    LoadedCell { cell, cell_type, slots, priority, calibration, limits, counters, tables, steps_together, held_bytes }
 }
 
 /// The rows of a task at most, from what the bundle and the plugin ask for. Neither may lift what was measured to take no longer than a task may, nor

@@ -22,7 +22,7 @@ use cellwright_serving::{Abandoned, Owner, ServedModel};
 use super::Platform;
 use super::receiving::{self, Receiving};
 use super::report;
-use crate::catalog::{Catalog, Deployed, ModelEntry, Reason};
+use crate::catalog::{Catalog, Deployed, ModelEntry, Reason, TenantEntry};
 use crate::error::ChangeError;
 use crate::queue;
 
@@ -58,10 +58,10 @@ impl Platform {
     pub fn upload(&self, tenant: &TenantName, model: &ModelName, archive: impl Read, upload: NewUpload) -> Result<Uploaded, ChangeError> {
         let (owner, room) = (self.tenant(tenant)?, self.registry.room(tenant, model)?);
         let limits = ArchiveLimits { bytes_max: self.archive.bytes_max.min(room.bytes_max), ..self.archive };
-        let mut receiving = Receiving::new(&self.registry, &owner, room);
+        let mut receiving = Receiving::new(&self.registry, &owner, &self.arriving, room);
         if let Err(error) = unpack(archive, &limits, &mut receiving) {
             let fault = receiving.fault.take();
-            let stored = receiving::stored(&receiving.into_files());
+            let stored = receiving::stored(&receiving.take_files());
             self.collect_garbage_of(&stored);
             return Err(match (fault, error) {
                 (Some(fault), _) => fault.into(),
@@ -72,7 +72,7 @@ impl Platform {
                 (None, error) => error.into(),
             });
         }
-        let files = receiving.into_files();
+        let files = receiving.take_files();
         let stored = receiving::stored(&files);
         for _ in 0..ENTRIES_MAX {
             let entry = match self.enter(tenant, model) {
@@ -319,6 +319,17 @@ impl Platform {
 
 /// Tenants.
 impl Platform {
+    /// Makes a tenant, which has its part of what tenants share from now on.
+    ///
+    /// # Errors
+    /// If there is one of that name, or the settings make no sense.
+    pub fn create_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Result<Tenant, ChangeError> {
+        let _tenants = self.lock_tenants();
+        let tenant = self.registry.create_tenant(name, settings)?;
+        self.enter_tenant(&tenant);
+        Ok(tenant)
+    }
+
     /// Changes what a tenant may use, from now on.
     ///
     /// # Errors
@@ -326,11 +337,8 @@ impl Platform {
     pub fn set_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Result<Tenant, ChangeError> {
         let _tenants = self.lock_tenants();
         let tenant = self.registry.set_tenant(name, settings)?;
-        if let Some(entry) = self.catalog().set_tenant(name, settings) {
-            self.serving().set_tenant_weight(entry.number, settings.weight);
-            // It may have more in flight now.
-            queue::begin_next(&entry);
-        }
+        // It may have more in flight now.
+        queue::begin_next(&self.enter_tenant(&tenant));
         Ok(tenant)
     }
 
@@ -341,7 +349,9 @@ impl Platform {
     pub fn delete_tenant(&self, name: &TenantName) -> Result<(), ChangeError> {
         let _tenants = self.lock_tenants();
         self.registry.delete_tenant(name)?;
-        self.catalog().forget_tenant(name);
+        if let Some(gone) = self.catalog().forget_tenant(name) {
+            self.serving().set_tenant_weight(gone.number, 0);
+        }
         Ok(())
     }
 
@@ -352,8 +362,15 @@ impl Platform {
     /// The model's entry, made if it is not there. It is the tenant's who has that name now.
     fn enter(&self, tenant: &TenantName, model: &ModelName) -> Result<Arc<ModelEntry>, RegistryError> {
         let _tenants = self.lock_tenants();
-        let owner = self.catalog().enter_tenant(tenant, &self.tenant(tenant)?.settings);
+        let owner = self.enter_tenant(&self.tenant(tenant)?);
         Ok(Catalog::enter_model(&owner, model, Reason::Absent))
+    }
+
+    /// The tenant's entry, made if it is not there, as the tenant is now.
+    fn enter_tenant(&self, tenant: &Tenant) -> Arc<TenantEntry> {
+        let entry = self.catalog().enter_tenant(&tenant.name, &tenant.settings);
+        self.serving().set_tenant_weight(entry.number, tenant.settings.weight);
+        entry
     }
 
     fn lock_tenants(&self) -> MutexGuard<'_, ()> {
@@ -367,12 +384,8 @@ impl Platform {
     pub(super) fn remembered(&self) -> Result<Vec<(Arc<ModelEntry>, u64)>, RegistryError> {
         let mut meant_to_serve = Vec::new();
         for tenant in self.registry.tenants()? {
-            let models = self.registry.models(Some(&tenant.name))?;
-            if models.is_empty() {
-                continue;
-            }
-            let owner = self.catalog().enter_tenant(&tenant.name, &tenant.settings);
-            for model in models {
+            let owner = self.enter_tenant(&tenant);
+            for model in self.registry.models(Some(&tenant.name))? {
                 let reason = match (model.active, model.loaded) {
                     (None, _) => Reason::Nothing,
                     (Some(_), false) => Reason::Unloaded,

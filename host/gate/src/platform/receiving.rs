@@ -1,16 +1,25 @@
 //! An upload on its way into the registry's blobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use cellwright_bundle::Unpack;
-use cellwright_registry::{Blob, BlobWriter, Digest, Registry, RegistryError, Room, Tenant, VersionFile};
+use cellwright_registry::{Blob, BlobWriter, Digest, Registry, RegistryError, Room, Tenant, TenantName, VersionFile};
+
+/// Bytes of uploads that are stored and not yet versions, by tenant.
+#[derive(Debug, Default)]
+pub(super) struct Arriving(Mutex<HashMap<TenantName, u64>>);
 
 /// Keeps a bundle's files as blobs. What is not committed in the end is garbage.
 pub(super) struct Receiving<'a> {
     registry: &'a Registry,
     tenant: &'a Tenant,
+    /// Those of all uploads of tenants.
+    arriving: &'a Arriving,
+    /// Bytes of this one, counted before they are stored.
+    arrived: u64,
     /// Bytes that may come of files which the tenant does not have.
     new_bytes_left: u64,
     files: Vec<VersionFile>,
@@ -19,8 +28,8 @@ pub(super) struct Receiving<'a> {
 }
 
 impl<'a> Receiving<'a> {
-    pub(super) const fn new(registry: &'a Registry, tenant: &'a Tenant, room: Room) -> Self {
-        Self { registry, tenant, new_bytes_left: room.new_bytes_max, files: Vec::new(), fault: None }
+    pub(super) const fn new(registry: &'a Registry, tenant: &'a Tenant, arriving: &'a Arriving, room: Room) -> Self {
+        Self { registry, tenant, arriving, arrived: 0, new_bytes_left: room.new_bytes_max, files: Vec::new(), fault: None }
     }
 
     /// That the tenant's versions would hold too many bytes.
@@ -45,17 +54,41 @@ impl<'a> Receiving<'a> {
         })
     }
 
-    /// Everything that came.
-    pub(super) fn into_files(self) -> Vec<VersionFile> {
-        self.files
+    /// All uploads of a tenant together may bring as much as it may have.
+    fn arrive(&mut self, bytes: u64) -> Result<(), RegistryError> {
+        let mut all = self.arriving.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = all.get(&self.tenant.name).copied().unwrap_or(0).saturating_add(bytes);
+        if sum > self.tenant.settings.bytes_max {
+            return Err(Self::too_many_bytes(self.tenant));
+        }
+        all.insert(self.tenant.name.clone(), sum);
+        self.arrived += bytes;
+        Ok(())
+    }
+
+    /// Everything that came. It counts as arriving as long as this is there.
+    pub(super) fn take_files(&mut self) -> Vec<VersionFile> {
+        std::mem::take(&mut self.files)
+    }
+}
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        let mut all = self.arriving.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sum) = all.get_mut(&self.tenant.name) {
+            *sum -= self.arrived;
+            if *sum == 0 {
+                all.remove(&self.tenant.name);
+            }
+        }
     }
 }
 
 impl Unpack for Receiving<'_> {
     type File = BlobWriter;
 
-    fn begin(&mut self) -> io::Result<BlobWriter> {
-        let writer = self.registry.new_blob();
+    fn begin(&mut self, size: u64) -> io::Result<BlobWriter> {
+        let writer = self.arrive(size).and_then(|()| self.registry.new_blob());
         self.note(writer)
     }
 

@@ -421,6 +421,23 @@ fn an_upload_beyond_what_its_tenant_may_have_is_refused_before_it_has_come() {
 }
 
 #[test]
+fn uploads_at_once_bring_no_more_than_their_tenant_may_have() {
+    let folder = TempDir::new().unwrap();
+    let platform = start(folder.path());
+    let (first, second) = (archive(&summing(1.0)), archive(&summing(2.0)));
+    platform.set_tenant(&tenant(), &TenantSettings { bytes_max: first.len() as u64 * 3 / 2, ..TenantSettings::default() }).unwrap();
+    let upload = |bytes: &[u8], then: &mut dyn FnMut()| {
+        let archive = bytes[..bytes.len() / 2].chain(Then(&bytes[bytes.len() / 2..], Some(then)));
+        platform.upload(&tenant(), &model("sums"), archive, NewUpload::default())
+    };
+    let mut refused = None;
+    let uploaded = upload(&first, &mut || refused = upload(&second, &mut || {}).err());
+    assert_eq!(uploaded.unwrap().version, 1);
+    assert!(matches!(refused, Some(ChangeError::Registry(RegistryError::Quota { what: "bytes", .. }))), "{refused:?}");
+    assert_eq!(upload(&second, &mut || {}).unwrap().version, 2, "what came has become a version, or is gone");
+}
+
+#[test]
 fn tenants_do_not_see_each_other() {
     let folder = TempDir::new().unwrap();
     let platform = start(folder.path());

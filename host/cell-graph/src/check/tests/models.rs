@@ -13,7 +13,8 @@ fn resolve(change: impl FnOnce(&mut Description)) -> Result<Model, String> {
     let mut description = generate::description(SHAPE);
     change(&mut description);
     let weights = generate::weights(SHAPE, &mut Rng::new(1));
-    let context = ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default() };
+    let context =
+        ResolveContext { weights: &weights, precision: Precision::F32, tenant: "t", limits: CellLimits::default(), may_copy: &|_| true };
     Model::resolve(description, &context).map_err(|error| error.to_string())
 }
 

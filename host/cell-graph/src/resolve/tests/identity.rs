@@ -19,7 +19,7 @@ fn key(cell: &Cell, weights: &Weights, tenant: &str) -> CellTypeKey {
 }
 
 fn key_at(precision: Precision, cell: &Cell, weights: &Weights, tenant: &str) -> CellTypeKey {
-    let context = ResolveContext { weights, precision, tenant, limits: CellLimits::default() };
+    let context = ResolveContext { weights, precision, tenant, limits: CellLimits::default(), may_copy: &|_| true };
     TypedCell::resolve(cell, &context).unwrap().key
 }
 

@@ -65,7 +65,7 @@ fn weights_that_are_no_numbers_in_f16() {
     let resolved = |alpha: f64, precision: Precision| {
         let product = cell(vec![op("Gemm x w -> y", &[("alpha", AttributeValue::Float(alpha))])], vec![port("y", Datatype::Fp32, &[5])]);
         let weights = super::weights();
-        let context = ResolveContext { weights: &weights, precision, tenant: "t", limits: CellLimits::default() };
+        let context = ResolveContext { weights: &weights, precision, tenant: "t", limits: CellLimits::default(), may_copy: &|_| true };
         TypedCell::resolve(&product, &context).map(|_| ()).map_err(|error| error.to_string())
     };
     let beyond = |value: &str| Err(format!("cell `c`: weight `w` has {value} in a product, which is beyond the range of f16 (±65504)"));

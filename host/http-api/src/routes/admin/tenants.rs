@@ -42,7 +42,7 @@ pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Calle
     let asked: NewTenant = message(&app, &caller, request).await?;
     let name = TenantName::parse(&asked.name).map_err(|fault| Refusal::bad_input(fault.to_string()))?;
     let settings = changed(registry::TenantSettings::default(), &asked.settings);
-    let created = app.gate.blocking(move |gate| Ok::<_, Refusal>(gate.platform().registry().create_tenant(&name, &settings)?)).await?;
+    let created = app.gate.blocking(move |gate| Ok::<_, Refusal>(gate.platform().create_tenant(&name, &settings)?)).await?;
     json(StatusCode::CREATED, &tenant(created))
 }
 

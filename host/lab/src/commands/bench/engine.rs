@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use cellwright_bundle::Bundle;
-use cellwright_cell_graph::Random;
-use cellwright_cell_graph::Tensor;
+use cellwright_cell_graph::{CellLimits, Model, Random, ResolveContext, Tensor};
 use cellwright_command::host::{self, Setup};
 use cellwright_command::policy::PolicySpec;
 use cellwright_command::progress;
@@ -99,8 +98,12 @@ impl Bench<'_> {
             progress::spinner(rate.map_or("finding the saturation throughput".to_owned(), |rate| format!("offering {rate:.0} requests/s")));
         let seen = generator::run(&host.serving, &host.model, &host.work, arrivals, &mut Random::new(self.arguments.seed))?;
         spinner.set_message("running the same batches by themselves");
-        let cells = host.model.loaded().cells.iter().map(|cell| &cell.cell);
-        let of_cells = alone::share(&self.arguments.host.workers, cells.zip(&seen.steps), self.arguments.seed)?;
+        // The engine keeps no bodies of cells.
+        let description = host.model.description();
+        let (weights, precision, limits) = (self.bundle.weights(description)?, self.arguments.precision, CellLimits::default());
+        let context = ResolveContext { weights: &weights, precision, tenant: "bench", limits, may_copy: &|_| true };
+        let model = Model::resolve(description.clone(), &context)?;
+        let of_cells = alone::share(&self.arguments.host.workers, model.cells.iter().zip(&seen.steps), self.arguments.seed)?;
         spinner.finish_and_clear();
         Ok((seen, of_cells))
     }

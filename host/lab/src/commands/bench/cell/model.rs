@@ -38,7 +38,13 @@ fn resolve(bundle: &Bundle, name: &str, arguments: &CellArguments) -> anyhow::Re
     let described = model.description().cells.iter().find(|cell| cell.name == name);
     let described = described.with_context(|| format!("the plugin `{}` describes no cell `{name}`", bundle.plugin_name()))?;
     let weights = bundle.weights(model.description())?;
-    let context = ResolveContext { weights: &weights, precision: arguments.precision, tenant: "bench", limits: CellLimits::default() };
+    let context = ResolveContext {
+        weights: &weights,
+        precision: arguments.precision,
+        tenant: "bench",
+        limits: CellLimits::default(),
+        may_copy: &|_| true,
+    };
     Ok(Arc::new(TypedCell::resolve(described, &context)?))
 }
 

@@ -181,6 +181,12 @@ pub enum RegistryError {
         /// Where it stands in the bundle.
         path: String,
     },
+    /// A row that is not as it was written.
+    #[error("the registry's database is damaged: {row} is not as it was written; restore the data folder from a backup")]
+    DamagedRow {
+        /// Which row of which table.
+        row: String,
+    },
     /// SQLite refuses.
     #[error("the registry's database failed")]
     Database(#[source] DatabaseError),
@@ -221,6 +227,7 @@ impl RegistryError {
             | Self::VersionActive { .. }
             | Self::NothingToRollBack(_)
             | Self::Damaged { .. }
+            | Self::DamagedRow { .. }
             | Self::FirstKey => ErrorKind::Conflict,
             Self::Name(_) | Self::Settings(_) | Self::Files(_) | Self::NoScopes | Self::Label | Self::ReportTooLarge { .. } => {
                 ErrorKind::Invalid

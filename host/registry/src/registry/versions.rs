@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::models::{ModelRow, activate, find_model, find_version, require_model, require_version};
+use super::models::{ModelRow, VersionRow, activate, find_model, find_version, require_model, require_version};
 use super::tenants::{TenantRow, require_tenant};
 use super::{Registry, Result, Space, now_ms, unsigned};
 use crate::blob::{Blob, BlobStore};
+use crate::database::rows;
 use crate::digest::Digest;
 use crate::error::{FilesFault, RegistryError};
 use crate::model::{Committed, NewVersion, Room, Version, VersionFile};
@@ -104,18 +105,22 @@ impl Registry {
     /// # Errors
     /// There is no such version.
     pub fn files(&self, tenant: &TenantName, name: &ModelName, version: u64) -> Result<Vec<VersionFile>> {
-        let (id, rows) = self.database.read(|database| {
-            let id = require_version(database, &require_model(database, tenant, name)?, version)?.id;
-            let mut statement = database.prepare_cached("SELECT path, blob, bytes FROM file WHERE version = ?1 ORDER BY path")?;
-            let rows = statement.query_map([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-            Ok((id, rows.collect::<rusqlite::Result<Vec<(String, [u8; 32], i64)>>>()?))
+        let (id, pinned) = self.database.read(|database| {
+            let VersionRow { id, version } = require_version(database, &require_model(database, tenant, name)?, version)?;
+            let select = format!("SELECT {}, path, blob, bytes FROM file WHERE version = ?1 ORDER BY path", rows::fault(&["file"]));
+            let files = rows::read(&mut *database.prepare_cached(&select)?, [id], |row| {
+                let digest = Digest::from_bytes(row.get(2)?);
+                let blob = Blob { digest, len: unsigned(row.get(3)?, "a negative size")?, pin: self.blobs.pin(digest) };
+                Ok(VersionFile { path: row.get(1)?, blob })
+            });
+            let files = files?.into_iter().collect::<Result<Vec<_>>>()?;
+            let named: Vec<_> = files.iter().map(|file| (file.path.as_str(), file.blob.digest)).collect();
+            match Digest::of_version(&named) == version.digest {
+                true => Ok((id, files)),
+                // The row of one of its files says that it is another's.
+                false => Err(RegistryError::DamagedRow { row: format!("a file of row {id} of table `version`") }),
+            }
         })?;
-        let pinned = rows.into_iter().map(|(path, digest, bytes)| {
-            let digest = Digest::from_bytes(digest);
-            let blob = Blob { digest, len: unsigned(bytes, "a negative size")?, pin: self.blobs.pin(digest) };
-            Ok(VersionFile { path, blob })
-        });
-        let pinned = pinned.collect::<Result<Vec<_>>>()?;
         // If the version is still there now, its blobs were named until they were pinned, and nobody collected them.
         let exists =
             |database: &Connection| Ok(database.query_row("SELECT EXISTS (SELECT 1 FROM version WHERE id = ?1)", [id], |row| row.get(0))?);
@@ -209,6 +214,8 @@ fn create_model(database: &Connection, tenant: &TenantRow, name: &ModelName) -> 
 
 /// The number of the next version under a name, which from now on is taken.
 fn take_number(database: &Connection, tenant: i64, name: &ModelName) -> Result<i64> {
+    let select = format!("SELECT {} FROM numbering WHERE tenant = ?1 AND name = ?2", rows::fault(&["numbering"]));
+    rows::read(&mut *database.prepare_cached(&select)?, (tenant, name.as_str()), |_| Ok(()))?.into_iter().collect::<Result<()>>()?;
     let taken = database.query_row(
         "INSERT INTO numbering (tenant, name, last) SELECT id, ?2, number_floor + 1 FROM tenant WHERE id = ?1 \
          ON CONFLICT (tenant, name) DO UPDATE SET last = last + 1, deletion = NULL RETURNING last",

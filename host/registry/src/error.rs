@@ -146,7 +146,7 @@ pub enum RegistryError {
     Quota {
         /// Which tenant.
         tenant: TenantName,
-        /// Of what: "models", "versions of one model", "bytes", "keys".
+        /// Of what: "models", "versions of one model", "bytes", "files", "keys".
         what: &'static str,
         /// How many it may have.
         max: u64,

@@ -24,7 +24,7 @@ use crate::name::TenantName;
 use crate::tenant::TenantSettings;
 
 pub(crate) use keys::LABEL_CHARACTERS_MAX;
-pub use versions::REPORT_BYTES_MAX;
+pub use versions::{ENTRY_BYTES, REPORT_BYTES_MAX};
 
 use keys::KnownKeys;
 

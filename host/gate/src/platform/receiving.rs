@@ -5,13 +5,13 @@ use std::io;
 use std::path::PathBuf;
 
 use cellwright_bundle::Unpack;
-use cellwright_registry::{Blob, BlobWriter, Digest, Registry, RegistryError, Room, Tenant, VersionFile};
+use cellwright_registry::{Blob, BlobWriter, Digest, ENTRY_BYTES, Registry, RegistryError, Room, Tenant, VersionFile};
 
 /// Keeps a bundle's files as blobs. What is not committed in the end is garbage.
 pub(super) struct Receiving<'a> {
     registry: &'a Registry,
     tenant: &'a Tenant,
-    /// Bytes that may come of files which the tenant does not have.
+    /// Bytes that files which the tenant does not have may take of the disk.
     new_bytes_left: u64,
     files: Vec<VersionFile>,
     /// Why a file was not kept, which an `io::Error` cannot say.
@@ -31,7 +31,7 @@ impl<'a> Receiving<'a> {
     fn count(&mut self, blob: &Blob) -> Result<(), RegistryError> {
         let came_before = self.files.iter().any(|file| file.blob.digest == blob.digest);
         if !came_before && !self.registry.has_file(&self.tenant.name, &blob.digest)? {
-            let left = self.new_bytes_left.checked_sub(blob.len);
+            let left = self.new_bytes_left.checked_sub(blob.disk_bytes.saturating_add(ENTRY_BYTES));
             self.new_bytes_left = left.ok_or_else(|| Self::too_many_bytes(self.tenant))?;
         }
         Ok(())

@@ -35,7 +35,7 @@ const SEALED: [Sealed; 8] = [
     sealed("version", &["id"], &["model", "number", "digest", "bytes", "created_ms"]),
     // Apart, because lists leave reports where they are.
     Sealed { table: "version", sum: "report_sum", key: &["id"], values: &["report"] },
-    sealed("file", &["version", "path"], &["blob", "bytes"]),
+    sealed("file", &["version", "path"], &["blob", "bytes", "disk_bytes"]),
     sealed("earlier", &["id"], &["model", "version"]),
     sealed("numbering", &["tenant", "name"], &["last", "deletion"]),
 ];

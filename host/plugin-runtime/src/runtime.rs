@@ -119,16 +119,17 @@ impl Runtime {
         })
     }
 
-    /// A plugin from a component or a core module. Blocks while it is compiled, and while others are.
+    /// A plugin from a component or a core module. Blocks while it is compiled, and while others are. What was compiled for one tenant
+    /// is found for no other: how long this takes must not tell what others have.
     ///
     /// # Errors
     ///
     /// The bytes are no plugin of an ABI that this host serves, or compiling them took more than it may.
-    pub fn compile(&self, name: &str, bytes: &[u8]) -> Result<Plugin, CompileError> {
+    pub fn compile(&self, tenant: &str, name: &str, bytes: &[u8]) -> Result<Plugin, CompileError> {
         if bytes.len() > self.module_bytes_max {
             return Err(CompileError::TooLarge { bytes: bytes.len(), bytes_max: self.module_bytes_max });
         }
-        let content = self.content_name(bytes);
+        let content = self.content_name(tenant, bytes);
         if let Some(plugin) = self.cached(name, &content) {
             return Ok(plugin);
         }
@@ -156,11 +157,11 @@ impl Runtime {
         Plugin::link(&self.surroundings, name, &component)
     }
 
-    /// Names compiled code by all that decides what it is: the bytes, the engine's settings, the host's version and the ABI's.
-    fn content_name(&self, bytes: &[u8]) -> ContentName {
+    /// Names compiled code by whose it is and all that decides what it is: the bytes, the engine's settings, the host's version and the ABI's.
+    fn content_name(&self, tenant: &str, bytes: &[u8]) -> ContentName {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.compatibility);
-        for word in [env!("CARGO_PKG_VERSION")].iter().chain(abi::SERVED_VERSIONS) {
+        for word in [tenant, env!("CARGO_PKG_VERSION")].iter().chain(abi::SERVED_VERSIONS) {
             hasher.update(&(word.len() as u64).to_le_bytes()).update(word.as_bytes());
         }
         hasher.update(abi::WIT.as_bytes()).update(bytes).finalize()

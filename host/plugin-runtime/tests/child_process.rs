@@ -74,7 +74,9 @@ fn child(mode: &str) -> ChildCompiler {
 }
 
 fn compile(child: ChildCompiler, bytes: &[u8]) -> Result<Plugin, CompileError> {
-    Runtime::new(RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::Child(child)) }).unwrap().compile("testee", bytes)
+    Runtime::new(RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::Child(child)) })
+        .unwrap()
+        .compile("acme", "testee", bytes)
 }
 
 /// A valid plugin that takes a compiler long and much: functions of many operations that depend on one another.
@@ -117,7 +119,7 @@ fn defects_are_named_as_if_compiled_here() {
     ] {
         let there = compile(child(COMPILE), &bytes).unwrap_err();
         assert!(matches!(there, CompileError::Defect(_)), "{there}");
-        assert_eq!(there.to_string(), here.compile("testee", &bytes).unwrap_err().to_string());
+        assert_eq!(there.to_string(), here.compile("acme", "testee", &bytes).unwrap_err().to_string());
     }
 }
 
@@ -146,7 +148,7 @@ fn a_compilation_that_takes_too_much_memory_is_ended() {
 fn a_compiler_that_says_too_much_is_ended() {
     let options =
         RuntimeOptions { artifact_bytes_max: 1 << 20, instances_max: 4, ..RuntimeOptions::new(Compiler::Child(child(TALKATIVE))) };
-    let error = Runtime::new(options).unwrap().compile("testee", &Guest::default().wasm()).unwrap_err();
+    let error = Runtime::new(options).unwrap().compile("acme", "testee", &Guest::default().wasm()).unwrap_err();
     assert!(matches!(error, CompileError::ArtifactTooLarge(1_048_576)), "{error}");
 }
 
@@ -175,7 +177,7 @@ fn more_compilations_than_turns_all_end() {
         for number in 0..4 {
             let guest = Guest::unfolding(format!("(i32.const {})", 1024 + number * 4));
             let runtime = &runtime;
-            scope.spawn(move || runtime.compile("testee", &guest.wasm()).unwrap());
+            scope.spawn(move || runtime.compile("acme", "testee", &guest.wasm()).unwrap());
         }
     });
 }

@@ -119,7 +119,7 @@ impl Serving {
         let plugin_name = bundle.plugin_name().to_owned();
         let compiled = self
             .runtime
-            .compile(&plugin_name, bundle.plugin_bytes())
+            .compile(owner.tenant, &plugin_name, bundle.plugin_bytes())
             .map_err(|source| LoadError::Compile { plugin: plugin_name.clone(), source })?;
         let plugin = compiled.for_tenant(owner.number).with_parameters(bundle.parameters(), bundle.view(), &bundle.limits().plugin())?;
         let weights = bundle.weights(plugin.description())?;

@@ -92,6 +92,7 @@ impl Runtime {
     pub fn new(options: RuntimeOptions) -> Result<Self, RuntimeError> {
         let stack = StackBytes(options.stack_bytes);
         let size = PoolSize { instances: options.instances_max, stack_bytes: stack.0, address_bytes_max: options.address_bytes_max };
+        options.compiler.log_confinement();
         let Running { engine, pool } = engine::for_running(&options.limits, &size)?;
         let clock = engine::start_clock(&engine)?;
         let open = |folder: &PathBuf| {

@@ -20,6 +20,7 @@ use cellwright_plugin_runtime::{
     ChildCompiler, CompileError, Compiler, Defect, Limits, Plugin, Runtime, RuntimeOptions, compile_worker_main,
 };
 use guest::Guest;
+use rustix::process::{Resource, Rlimit};
 
 const COMPILE: &str = "compile-plugin";
 /// Modes in which this program is a bad compiler.
@@ -28,6 +29,10 @@ const TALKATIVE: &str = "talkative";
 const SLEEPING: &str = "sleeping";
 const PANICKING: &str = "panicking";
 const OTHER: &str = "other";
+/// One that tries afterwards what hostile code would do.
+const ESCAPING: &str = "escaping";
+
+const LIMIT: Rlimit = Rlimit { current: Some(0), maximum: Some(0) };
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
@@ -46,9 +51,16 @@ fn main() -> ExitCode {
             return if answered.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
         Some(PANICKING) => panic!("lost my way"),
+        Some(ESCAPING) => {
+            let compiled = compile_worker_main();
+            let escaped: Vec<&str> = escapes().into_iter().filter(|(_, refused)| !refused).map(|(what, _)| what).collect();
+            assert!(escaped.is_empty(), "the compiler could still {escaped:?}");
+            assert_eq!(std::thread::spawn(|| vec![1_u8; 1 << 20].len()).join().unwrap(), 1 << 20);
+            return compiled;
+        }
         _ => {}
     }
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 11] = [
         ("a_plugin_compiled_by_a_child_runs", a_plugin_compiled_by_a_child_runs),
         ("a_plugin_is_compiled_under_limits_of_the_shell", a_plugin_is_compiled_under_limits_of_the_shell),
         ("defects_are_named_as_if_compiled_here", defects_are_named_as_if_compiled_here),
@@ -59,6 +71,7 @@ fn main() -> ExitCode {
         ("a_compiler_that_crashes_or_is_missing_is_said_to", a_compiler_that_crashes_or_is_missing_is_said_to),
         ("code_that_is_not_for_this_host_is_no_defect_of_the_plugin", code_that_is_not_for_this_host_is_no_defect_of_the_plugin),
         ("more_compilations_than_turns_all_end", more_compilations_than_turns_all_end),
+        ("a_compiler_has_no_way_out", a_compiler_has_no_way_out),
     ];
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
@@ -67,6 +80,31 @@ fn main() -> ExitCode {
         println!("test {name} ... ok ({:.2} s)", begin.elapsed().as_secs_f64());
     }
     ExitCode::SUCCESS
+}
+
+/// What the compiler's process may not do, and whether the system refuses it.
+fn escapes() -> Vec<(&'static str, bool)> {
+    fn is_refused<T>(tried: std::io::Result<T>) -> bool {
+        tried.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    }
+    let server = rustix::process::getppid().unwrap();
+    vec![
+        ("open a socket", is_refused(std::net::TcpListener::bind("127.0.0.1:0"))),
+        ("open a local socket", is_refused(std::os::unix::net::UnixDatagram::unbound())),
+        ("read a file", is_refused(std::fs::File::open("/proc/self/status"))),
+        ("write a file", is_refused(std::fs::File::create("/tmp/cellwright-escaped"))),
+        ("start a program", is_refused(std::process::Command::new("/bin/true").spawn())),
+        ("signal its server", is_refused(rustix::process::test_kill_process(server).map_err(Into::into))),
+        ("change its server's limits", is_refused(rustix::process::prlimit(Some(server), Resource::Core, LIMIT).map_err(Into::into))),
+    ]
+}
+
+/// In the compiler itself, after it has compiled.
+fn a_compiler_has_no_way_out() {
+    if !std::path::Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
+        return println!("skipped: this system has no seccomp");
+    }
+    compile(child(ESCAPING), &Guest::default().wasm()).unwrap();
 }
 
 fn child(mode: &str) -> ChildCompiler {

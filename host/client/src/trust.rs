@@ -4,14 +4,26 @@ use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::time_provider::TimeProvider;
 use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore};
 
 use crate::address::{Address, FORM};
 use crate::error::ClientError;
+
+/// The system's clock. rustls's own panics before 1970.
+#[derive(Debug)]
+struct Clock;
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+    }
+}
 
 /// Whose word is taken for it that a server is the one it claims to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +39,7 @@ impl Trust {
     /// How to speak TLS to a server. If it is spoken to in clear nobody is trusted, and nothing is read.
     pub(crate) fn config(&self, address: &Address) -> Result<ClientConfig, ClientError> {
         let roots = if address.is_tls() { self.roots(address)? } else { RootCertStore::empty() };
-        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let builder = ClientConfig::builder_with_details(Arc::new(rustls::crypto::ring::default_provider()), Arc::new(Clock));
         let builder = builder.with_safe_default_protocol_versions().map_err(|cause| self.refuse(address, &cause.to_string()))?;
         Ok(builder.with_root_certificates(roots).with_no_client_auth())
     }

@@ -1,5 +1,9 @@
 //! Logs on standard error, and the filter that says which lines are shown.
 
+mod volume;
+
+use std::sync::Arc;
+
 use serde::Deserialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -7,6 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::process::Usage;
+use volume::Bounded;
 
 /// How a log line is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
@@ -33,10 +38,13 @@ pub fn start(text: &str) -> anyhow::Result<()> {
 /// If the text is not a filter.
 pub fn layer(text: &str, format: LogFormat) -> anyhow::Result<Box<dyn Layer<Registry> + Send + Sync>> {
     let filter = filter(text)?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let (lines, volume) = (tracing_subscriber::fmt::layer().with_writer(std::io::stderr), Arc::default());
     Ok(match format {
-        LogFormat::Human => lines.with_filter(filter).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).with_filter(filter).boxed(),
+        LogFormat::Human => lines.map_event_format(|format| Bounded { format, volume }).with_filter(filter).boxed(),
+        LogFormat::Json => {
+            let lines = lines.json().flatten_event(true).with_current_span(true).with_span_list(false);
+            lines.map_event_format(|format| Bounded { format, volume }).with_filter(filter).boxed()
+        }
     })
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use cellwright_gate as gate;
 use cellwright_gate::Credentials;
+use cellwright_registry::TenantName;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
@@ -13,6 +14,7 @@ use crate::app::App;
 use crate::body::only;
 use crate::query;
 use crate::refusal::Refusal;
+use crate::request_id::{ExchangeId, LoggedCaller};
 use crate::streams;
 
 /// Names the tenant that an operator's key is used for.
@@ -20,13 +22,25 @@ const TENANT_HEADER: HeaderName = HeaderName::from_static("cellwright-tenant");
 
 /// Who sent a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller(pub(crate) gate::Caller);
+pub(crate) struct Caller {
+    caller: gate::Caller,
+    exchange: Option<ExchangeId>,
+}
+
+impl Caller {
+    /// Tells the log whose tenant the request is about: the caller's, unless an operator names another in its path or its body.
+    pub(crate) fn concerns(&self, tenant: &TenantName) {
+        if let Some(exchange) = &self.exchange {
+            exchange.set_caller(LoggedCaller { tenant: Some(tenant.clone()), key: self.key.clone() });
+        }
+    }
+}
 
 impl std::ops::Deref for Caller {
     type Target = gate::Caller;
 
     fn deref(&self) -> &gate::Caller {
-        &self.0
+        &self.caller
     }
 }
 
@@ -41,8 +55,9 @@ impl FromRequestParts<Arc<App>> for Caller {
         if key.is_some() {
             streams::note_key();
         }
-        tracing::Span::current().record("tenant", caller.tenant.as_str());
-        Ok(Self(caller))
+        let caller = Self { caller, exchange: parts.extensions.get().cloned() };
+        caller.concerns(&caller.tenant);
+        Ok(caller)
     }
 }
 

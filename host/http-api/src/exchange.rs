@@ -6,6 +6,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
+use cellwright_registry::{KeyId, TenantName};
 use http::header::{ALLOW, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 use hyper::body::Incoming;
@@ -15,7 +16,7 @@ use tracing::Instrument as _;
 use crate::app::App;
 use crate::body::only;
 use crate::refusal::Refusal;
-use crate::request_id::{ExchangeId, HEADER};
+use crate::request_id::{ExchangeId, HEADER, LoggedCaller};
 use crate::{lent, streams};
 
 /// Everything that happens between a request's head and its answer's. Dropping it is how the client going away reaches whatever runs.
@@ -35,8 +36,7 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
                 id = id.as_str(),
                 %method,
                 path = uri.path(),
-                traceparent = traceparent(request.headers()),
-                tenant = tracing::field::Empty
+                traceparent = traceparent(request.headers())
             )
         };
     }
@@ -58,10 +58,12 @@ pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request<In
         }
         let elapsed = started.elapsed();
         let (status, ms) = (response.status().as_u16(), elapsed.as_secs_f64() * 1e3);
+        let LoggedCaller { tenant, key } = id.caller();
+        let (tenant, key) = (tenant.as_ref().map(TenantName::as_str), key.as_ref().map(KeyId::as_str));
         if is_change && response.status().is_success() {
-            tracing::info!(status, ms, "changed");
+            tracing::info!(tenant, key, status, ms, "changed");
         }
-        tracing::debug!(name: "answered", status, ms, "answered");
+        tracing::debug!(name: "answered", tenant, key, status, ms, "answered");
         response
     };
     let mut response = answer.instrument(span).await;
@@ -96,7 +98,7 @@ fn check_head(request: &Request<Body>) -> Result<(), Refusal> {
 }
 
 fn render(refusal: &Refusal, id: &ExchangeId, uri: &Uri) -> Response<Body> {
-    refusal.log(id.as_str(), uri.path());
+    refusal.log(id, uri.path());
     refusal.render(id.as_str(), model_in(uri.path()))
 }
 

@@ -11,10 +11,12 @@ use axum::response::{IntoResponse, Response};
 use cellwright_gate::{ChangeError, Error, LimitReached, limits};
 use cellwright_protocol::messages::ErrorBody;
 use cellwright_protocol::{BadRequest, BadResponse, RequestFault};
-use cellwright_registry::RegistryError;
+use cellwright_registry::{RegistryError, TenantName};
 use cellwright_serving::{ErrorKind, InferError};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
+
+use crate::request_id::ExchangeId;
 
 /// Why a request is not answered with what it asked for.
 #[derive(Clone, Debug)]
@@ -73,11 +75,12 @@ impl Refusal {
 
     /// Tells the log: all of a failure of the server itself; of anything else nothing but the status, because the client has the sentence, which may
     /// quote what it sent, and because nobody is to fill the log from outside.
-    pub(crate) fn log(&self, exchange: &str, path: &str) {
-        let status = self.0.status.as_u16();
+    pub(crate) fn log(&self, exchange: &ExchangeId, path: &str) {
+        let (id, status, tenant) = (exchange.as_str(), self.0.status.as_u16(), exchange.caller().tenant);
+        let tenant = tenant.as_ref().map(TenantName::as_str);
         match &self.0.detail {
-            Some(detail) => tracing::warn!(id = exchange, path, status, "{detail}"),
-            None => tracing::debug!(id = exchange, path, status, "refused"),
+            Some(detail) => tracing::warn!(id, path, tenant, status, "{detail}"),
+            None => tracing::debug!(id, path, tenant, status, "refused"),
         }
     }
 
@@ -259,7 +262,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let log = std::sync::Mutex::new(file.reopen().unwrap());
         let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false).with_writer(log).finish();
-        tracing::subscriber::with_default(subscriber, || refusal.log("x1", "/v2/models/m/infer"));
+        tracing::subscriber::with_default(subscriber, || refusal.log(&"x1".into(), "/v2/models/m/infer"));
         std::fs::read_to_string(file.path()).unwrap()
     }
 

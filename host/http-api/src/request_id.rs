@@ -1,8 +1,9 @@
-//! The name under which one exchange is found again: in its answer, in errors and in the log.
+//! The name under which one exchange is found again: in its answer, in errors and in the log; and whose it is, for the log.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use cellwright_registry::{KeyId, TenantName};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
@@ -12,15 +13,42 @@ const LENGTH_MAX: usize = 128;
 
 /// The client's `x-request-id`, or one made here.
 #[derive(Clone, Debug)]
-pub(crate) struct ExchangeId(Arc<str>);
+pub(crate) struct ExchangeId {
+    text: Arc<str>,
+    caller: Arc<Mutex<LoggedCaller>>,
+}
+
+/// What the log says of a caller.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LoggedCaller {
+    /// The tenant that the exchange is about. An operator's may be about anybody's.
+    pub(crate) tenant: Option<TenantName>,
+    /// The key that was used.
+    pub(crate) key: Option<KeyId>,
+}
 
 impl ExchangeId {
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     pub(crate) fn header(&self) -> Option<HeaderValue> {
-        HeaderValue::from_str(&self.0).ok()
+        HeaderValue::from_str(&self.text).ok()
+    }
+
+    /// The caller, as far as it is known.
+    pub(crate) fn caller(&self) -> LoggedCaller {
+        self.caller.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_caller(&self, caller: LoggedCaller) {
+        *self.caller.lock().unwrap_or_else(PoisonError::into_inner) = caller;
+    }
+}
+
+impl From<&str> for ExchangeId {
+    fn from(text: &str) -> Self {
+        Self { text: text.into(), caller: Arc::default() }
     }
 }
 
@@ -43,7 +71,7 @@ impl IdSource {
     pub(crate) fn id_of(&self, headers: &HeaderMap) -> ExchangeId {
         let own = headers.get(HEADER).map(HeaderValue::as_bytes).and_then(|bytes| std::str::from_utf8(bytes).ok());
         match own.filter(|id| !id.is_empty() && id.len() <= LENGTH_MAX && id.bytes().all(|byte| byte.is_ascii_graphic())) {
-            Some(own) => ExchangeId(own.into()),
+            Some(own) => own.into(),
             None => self.make(),
         }
     }
@@ -55,7 +83,7 @@ impl IdSource {
             let nibble = (number >> (60 - 4 * position)) & 0xf;
             *digit = b"0123456789abcdef"[nibble as usize];
         }
-        ExchangeId(std::str::from_utf8(&digits).unwrap_or_default().into())
+        std::str::from_utf8(&digits).unwrap_or_default().into()
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::time_provider::TimeProvider;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 /// Where a certificate and its key are, both in PEM.
@@ -54,9 +56,19 @@ impl TlsFiles {
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|cause| unreadable("private key", &self.key, cause))?;
         let unfit = |cause| TlsError::Unfit { certificate: self.certificate.clone(), key: self.key.clone(), cause };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(unfit)?;
+        let builder = ServerConfig::builder_with_details(provider, Arc::new(Clock)).with_safe_default_protocol_versions().map_err(unfit)?;
         let mut config = builder.with_no_client_auth().with_single_cert(chain, key).map_err(unfit)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+/// The system's clock. rustls's own panics before 1970.
+#[derive(Debug)]
+struct Clock;
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
     }
 }

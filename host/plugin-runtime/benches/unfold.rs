@@ -80,7 +80,7 @@ fn nothing(runtime: &Runtime) -> PluginModel {
 }
 
 fn described(runtime: &Runtime, name: &str, wasm: &[u8], parameters: &[Attribute], weights: Shapes) -> PluginModel {
-    let plugin = runtime.compile(name, wasm).unwrap();
+    let plugin = runtime.compile("acme", name, wasm).unwrap();
     let spec =
         |(name, shape): &(&str, &[u64])| WeightSpec { name: (*name).to_owned(), datatype: Some(Datatype::Fp32), shape: shape.to_vec() };
     let weights: Vec<WeightSpec> = weights.iter().map(spec).collect();

@@ -4,6 +4,7 @@
 
 mod answer;
 mod child;
+mod confinement;
 mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,6 +50,21 @@ impl ChildCompiler {
 }
 
 impl Compiler {
+    /// Tells the log how a compiler is kept from the system.
+    pub(crate) fn log_confinement(&self) {
+        match self {
+            Self::Child(_) if confinement::is_available() => {
+                tracing::info!(
+                    "plugins are compiled in a process of their own, which seccomp keeps from files, sockets and other processes"
+                );
+            }
+            Self::Child(_) => tracing::warn!(
+                "plugins are compiled in a process of their own that may make any system call, because this system has no seccomp"
+            ),
+            Self::InProcess => {}
+        }
+    }
+
     /// Machine code for these bytes and an engine of that reservation, at most `artifact_bytes_max` of it.
     pub(crate) fn compile(
         &self,

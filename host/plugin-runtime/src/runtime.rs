@@ -93,6 +93,7 @@ impl Runtime {
     pub fn new(options: RuntimeOptions) -> Result<Self, RuntimeError> {
         let stack = StackBytes(options.stack_bytes);
         let size = PoolSize { instances: options.instances_max, stack_bytes: stack.0, address_bytes_max: options.address_bytes_max };
+        options.compiler.log_confinement();
         let Running { engine, pool } = engine::for_running(&options.limits, &size)?;
         let clock = engine::start_clock(&engine)?;
         let open = |folder: &PathBuf| {
@@ -120,40 +121,46 @@ impl Runtime {
         })
     }
 
-    /// A plugin from a component or a core module. Blocks while it is compiled, and while others are.
+    /// A plugin from a component or a core module. Blocks while it is compiled, and while others are. What was compiled for one tenant
+    /// is found for no other: how long this takes must not tell what others have.
     ///
     /// # Errors
     ///
     /// The bytes are no plugin of an ABI that this host serves, or compiling them took more than it may.
-    pub fn compile(&self, name: &str, bytes: &[u8]) -> Result<Plugin, CompileError> {
-        self.compile_for((name, bytes), 0, &|| false)
+    pub fn compile(&self, tenant: &str, name: &str, bytes: &[u8]) -> Result<Plugin, CompileError> {
+        self.compile_for((name, bytes), (tenant, 0), &|| false)
     }
 
-    /// The same for models of a tenant, whose plugins are compiled one after the other.
+    /// The same for a tenant with a number, whose plugins are compiled one after the other.
     ///
     /// # Errors
     ///
     /// As [`Runtime::compile`], and if it was cancelled before its turn came.
-    pub fn compile_for(&self, (name, bytes): (&str, &[u8]), tenant: u32, is_cancelled: &dyn Fn() -> bool) -> Result<Plugin, CompileError> {
+    pub fn compile_for(
+        &self,
+        (name, bytes): (&str, &[u8]),
+        (tenant, number): (&str, u32),
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<Plugin, CompileError> {
         if bytes.len() > self.module_bytes_max {
             return Err(CompileError::TooLarge { bytes: bytes.len(), bytes_max: self.module_bytes_max });
         }
-        let content = self.content_name(bytes);
+        let content = self.content_name(tenant, bytes);
         if let Some(plugin) = self.cached(name, &content) {
-            return Ok(plugin.for_tenant(tenant));
+            return Ok(plugin.for_tenant(number));
         }
-        let mut turn = self.turns.of(tenant);
+        let mut turn = self.turns.of(number);
         turn.take(is_cancelled)?;
         // Somebody may have compiled the same bytes while this call waited for its turn.
         if let Some(plugin) = self.cached(name, &content) {
-            return Ok(plugin.for_tenant(tenant));
+            return Ok(plugin.for_tenant(number));
         }
         let artifact = self.compiler.compile(&self.surroundings.engine, self.reservation, bytes, self.artifact_bytes_max)?;
         let plugin = self.load(name, &artifact).map_err(|defect| blame(defect, self.reservation, &artifact))?;
         if let Some(cache) = &self.cache {
             cache.store(&content, &artifact);
         }
-        Ok(plugin.for_tenant(tenant))
+        Ok(plugin.for_tenant(number))
     }
 
     fn cached(&self, name: &str, content: &ContentName) -> Option<Plugin> {
@@ -167,11 +174,11 @@ impl Runtime {
         Plugin::link(&self.surroundings, name, &component)
     }
 
-    /// Names compiled code by all that decides what it is: the bytes, the engine's settings, the host's version and the ABI's.
-    fn content_name(&self, bytes: &[u8]) -> ContentName {
+    /// Names compiled code by whose it is and all that decides what it is: the bytes, the engine's settings, the host's version and the ABI's.
+    fn content_name(&self, tenant: &str, bytes: &[u8]) -> ContentName {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.compatibility);
-        for word in [env!("CARGO_PKG_VERSION")].iter().chain(abi::SERVED_VERSIONS) {
+        for word in [tenant, env!("CARGO_PKG_VERSION")].iter().chain(abi::SERVED_VERSIONS) {
             hasher.update(&(word.len() as u64).to_le_bytes()).update(word.as_bytes());
         }
         hasher.update(abi::WIT.as_bytes()).update(bytes).finalize()

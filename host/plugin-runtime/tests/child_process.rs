@@ -20,6 +20,7 @@ use cellwright_plugin_runtime::{
     ChildCompiler, CompileError, Compiler, Defect, Limits, Plugin, Runtime, RuntimeOptions, compile_worker_main,
 };
 use guest::Guest;
+use rustix::process::{Resource, Rlimit};
 
 const COMPILE: &str = "compile-plugin";
 /// Modes in which this program is a bad compiler.
@@ -28,6 +29,10 @@ const TALKATIVE: &str = "talkative";
 const SLEEPING: &str = "sleeping";
 const PANICKING: &str = "panicking";
 const OTHER: &str = "other";
+/// One that tries afterwards what hostile code would do.
+const ESCAPING: &str = "escaping";
+
+const LIMIT: Rlimit = Rlimit { current: Some(0), maximum: Some(0) };
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
@@ -46,9 +51,16 @@ fn main() -> ExitCode {
             return if answered.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
         Some(PANICKING) => panic!("lost my way"),
+        Some(ESCAPING) => {
+            let compiled = compile_worker_main();
+            let escaped: Vec<&str> = escapes().into_iter().filter(|(_, refused)| !refused).map(|(what, _)| what).collect();
+            assert!(escaped.is_empty(), "the compiler could still {escaped:?}");
+            assert_eq!(std::thread::spawn(|| vec![1_u8; 1 << 20].len()).join().unwrap(), 1 << 20);
+            return compiled;
+        }
         _ => {}
     }
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 11] = [
         ("a_plugin_compiled_by_a_child_runs", a_plugin_compiled_by_a_child_runs),
         ("a_plugin_is_compiled_under_limits_of_the_shell", a_plugin_is_compiled_under_limits_of_the_shell),
         ("defects_are_named_as_if_compiled_here", defects_are_named_as_if_compiled_here),
@@ -59,6 +71,7 @@ fn main() -> ExitCode {
         ("a_compiler_that_crashes_or_is_missing_is_said_to", a_compiler_that_crashes_or_is_missing_is_said_to),
         ("code_that_is_not_for_this_host_is_no_defect_of_the_plugin", code_that_is_not_for_this_host_is_no_defect_of_the_plugin),
         ("more_compilations_than_turns_all_end", more_compilations_than_turns_all_end),
+        ("a_compiler_has_no_way_out", a_compiler_has_no_way_out),
     ];
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
@@ -69,12 +82,39 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// What the compiler's process may not do, and whether the system refuses it.
+fn escapes() -> Vec<(&'static str, bool)> {
+    fn is_refused<T>(tried: std::io::Result<T>) -> bool {
+        tried.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    }
+    let server = rustix::process::getppid().unwrap();
+    vec![
+        ("open a socket", is_refused(std::net::TcpListener::bind("127.0.0.1:0"))),
+        ("open a local socket", is_refused(std::os::unix::net::UnixDatagram::unbound())),
+        ("read a file", is_refused(std::fs::File::open("/proc/self/status"))),
+        ("write a file", is_refused(std::fs::File::create("/tmp/cellwright-escaped"))),
+        ("start a program", is_refused(std::process::Command::new("/bin/true").spawn())),
+        ("signal its server", is_refused(rustix::process::test_kill_process(server).map_err(Into::into))),
+        ("change its server's limits", is_refused(rustix::process::prlimit(Some(server), Resource::Core, LIMIT).map_err(Into::into))),
+    ]
+}
+
+/// In the compiler itself, after it has compiled.
+fn a_compiler_has_no_way_out() {
+    if !std::path::Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
+        return println!("skipped: this system has no seccomp");
+    }
+    compile(child(ESCAPING), &Guest::default().wasm()).unwrap();
+}
+
 fn child(mode: &str) -> ChildCompiler {
     ChildCompiler::new(std::env::current_exe().unwrap(), vec![mode.to_owned()])
 }
 
 fn compile(child: ChildCompiler, bytes: &[u8]) -> Result<Plugin, CompileError> {
-    Runtime::new(RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::Child(child)) }).unwrap().compile("testee", bytes)
+    Runtime::new(RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::Child(child)) })
+        .unwrap()
+        .compile("acme", "testee", bytes)
 }
 
 /// A valid plugin that takes a compiler long and much: functions of many operations that depend on one another.
@@ -117,7 +157,7 @@ fn defects_are_named_as_if_compiled_here() {
     ] {
         let there = compile(child(COMPILE), &bytes).unwrap_err();
         assert!(matches!(there, CompileError::Defect(_)), "{there}");
-        assert_eq!(there.to_string(), here.compile("testee", &bytes).unwrap_err().to_string());
+        assert_eq!(there.to_string(), here.compile("acme", "testee", &bytes).unwrap_err().to_string());
     }
 }
 
@@ -146,7 +186,7 @@ fn a_compilation_that_takes_too_much_memory_is_ended() {
 fn a_compiler_that_says_too_much_is_ended() {
     let options =
         RuntimeOptions { artifact_bytes_max: 1 << 20, instances_max: 4, ..RuntimeOptions::new(Compiler::Child(child(TALKATIVE))) };
-    let error = Runtime::new(options).unwrap().compile("testee", &Guest::default().wasm()).unwrap_err();
+    let error = Runtime::new(options).unwrap().compile("acme", "testee", &Guest::default().wasm()).unwrap_err();
     assert!(matches!(error, CompileError::ArtifactTooLarge(1_048_576)), "{error}");
 }
 
@@ -175,7 +215,7 @@ fn more_compilations_than_turns_all_end() {
         for number in 0..4 {
             let guest = Guest::unfolding(format!("(i32.const {})", 1024 + number * 4));
             let runtime = &runtime;
-            scope.spawn(move || runtime.compile_for(("testee", &guest.wasm()), number % 3, &|| false).unwrap());
+            scope.spawn(move || runtime.compile_for(("testee", &guest.wasm()), ("acme", number % 3), &|| false).unwrap());
         }
     });
 }

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::AddAssign;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +22,9 @@ use crate::folder::Folder;
 
 /// Bytes that a writer gathers before it hashes and writes them.
 const BUFFER_BYTES: usize = 256 << 10;
+
+/// The block of most disks.
+const BLOCK_BYTES_MIN: u64 = 4096;
 
 /// What a collection freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -120,6 +124,8 @@ pub struct Blob {
     pub digest: Digest,
     /// How many there are.
     pub len: u64,
+    /// What they take of the disk: whole blocks.
+    pub disk_bytes: u64,
     /// What keeps them from being collected as garbage.
     pub pin: Pin,
 }
@@ -194,8 +200,11 @@ impl BlobWriter {
         self.flush().and_then(|()| self.file.sync_all()).map_err(|error| RegistryError::io("write a blob", error))?;
         let digest = Digest::from(self.hasher.finalize());
         let pin = self.store.pin(digest);
+        let blocks = self.file.metadata().map_err(|error| RegistryError::io("look at a blob", error))?.blocks();
         self.put_in_place(&digest).map_err(|error| RegistryError::io("put a blob in its place", error))?;
-        Ok(Blob { digest, len: self.len, pin })
+        // Some disks say only later which blocks a file has.
+        let disk_bytes = self.len.next_multiple_of(BLOCK_BYTES_MIN).max(blocks.saturating_mul(512));
+        Ok(Blob { digest, len: self.len, disk_bytes, pin })
     }
 
     fn put_in_place(&mut self, digest: &Digest) -> io::Result<()> {

@@ -3,6 +3,8 @@
 //! One connection writes, a few read; each waits for its turn behind a lock of its own. The write-ahead log is synced on every commit, so what
 //! was committed survives a crash, and what was not is not there.
 
+pub(crate) mod rows;
+
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -13,12 +15,13 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 
 use crate::error::{OpenError, RegistryError};
 use crate::folder::Folder;
+use rows::Damage;
 
 /// "Cwrg": tells a registry from other databases.
 const APPLICATION_ID: i64 = 0x4377_7267;
 
 /// What brings a database from each format to the next. Those that were released never change.
-const MIGRATIONS: &[&str] = &[include_str!("database/1.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("database/1.sql"), include_str!("database/2.sql")];
 
 const READERS: usize = 4;
 
@@ -33,6 +36,7 @@ pub(crate) struct Database {
     writer: Mutex<Connection>,
     readers: [Mutex<Connection>; READERS],
     next_reader: AtomicUsize,
+    damage: Damage,
 }
 
 impl Database {
@@ -41,20 +45,28 @@ impl Database {
         let file = folder.database();
         create_private(&file)?;
         let failed = |error| open_error(&file, error);
-        let mut writer = connect(&file).map_err(failed)?;
+        let damage = Damage::default();
+        let mut writer = connect(&file, &damage).map_err(failed)?;
         recognise(&writer, folder)?;
         writer.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
         writer.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT).map_err(failed)?;
-        check(&writer, &file)?;
+        let index_fault = check(&writer, &file)?;
         migrate(&mut writer).map_err(failed)?;
+        rows::add_triggers(&writer).map_err(failed)?;
+        rows::check(&writer, None).map_err(failed)?;
+        // An index knows what a damaged row was called before.
+        if let Some(found) = index_fault.filter(|_| !damage.is_found()) {
+            tracing::warn!("the indexes of the registry's database are damaged ({found}): they are made again from its rows");
+            writer.execute_batch("REINDEX").map_err(|_| OpenError::Damaged { file: file.clone(), found })?;
+        }
         let reader = || {
-            let reader = connect(&file)?;
+            let reader = connect(&file, &damage)?;
             reader.pragma_update(None, "query_only", true)?;
             Ok(Mutex::new(reader))
         };
         let readers = [reader(), reader(), reader(), reader()];
         let [a, b, c, d] = readers.map(|reader| reader.map_err(failed));
-        Ok(Self { writer: Mutex::new(writer), readers: [a?, b?, c?, d?], next_reader: AtomicUsize::new(0) })
+        Ok(Self { writer: Mutex::new(writer), readers: [a?, b?, c?, d?], next_reader: AtomicUsize::new(0), damage })
     }
 
     /// Changes the database: all that `change` does, durably, or nothing of it.
@@ -72,6 +84,11 @@ impl Database {
         let mut connection = self.reader();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
         look(&transaction)
+    }
+
+    /// Whether a row was found that is not as it was written.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.damage.is_found()
     }
 
     /// Lets the database have no more pages than this.
@@ -99,12 +116,14 @@ fn create_private(file: &Path) -> Result<(), OpenError> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(file).map(drop).map_err(failed)
 }
 
-fn connect(file: &Path) -> rusqlite::Result<Connection> {
+fn connect(file: &Path, damage: &Damage) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "temp_store", "memory")?;
+    rows::add_functions(&connection, damage)?;
     Ok(connection)
 }
 
@@ -132,10 +151,16 @@ fn recognise(connection: &Connection, folder: &Folder) -> Result<(), OpenError> 
     Ok(())
 }
 
-/// Has SQLite look whether the file is sound.
-fn check(connection: &Connection, file: &Path) -> Result<(), OpenError> {
-    let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| open_error(file, error))?;
-    if found == "ok" { Ok(()) } else { Err(OpenError::Damaged { file: file.to_owned(), found }) }
+/// Has SQLite look whether the file is sound. What is wrong with indexes or single values is the answer: rows have checksums.
+fn check(connection: &Connection, file: &Path) -> Result<Option<String>, OpenError> {
+    let failed = |error| open_error(file, error);
+    let mut statement = connection.prepare("PRAGMA integrity_check").map_err(failed)?;
+    let found = statement.query_map([], |row| row.get(0)).and_then(Iterator::collect::<rusqlite::Result<Vec<String>>>).map_err(failed)?;
+    let is_of_structure = |found: &&String| !found.contains(" index ") && !found.contains(" value in ");
+    match found.iter().filter(|found| *found != "ok").find(is_of_structure) {
+        Some(found) => Err(OpenError::Damaged { file: file.to_owned(), found: found.clone() }),
+        None => Ok(found.into_iter().find(|found| found != "ok")),
+    }
 }
 
 fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
@@ -146,6 +171,7 @@ fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
         transaction.execute_batch(migration)?;
     }
     if done < MIGRATIONS.len() {
+        rows::seal(&transaction)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX))?;
     }

@@ -146,7 +146,7 @@ pub enum RegistryError {
     Quota {
         /// Which tenant.
         tenant: TenantName,
-        /// Of what: "models", "versions of one model", "bytes", "keys".
+        /// Of what: "models", "versions of one model", "bytes", "files", "keys".
         what: &'static str,
         /// How many it may have.
         max: u64,
@@ -180,6 +180,12 @@ pub enum RegistryError {
     Damaged {
         /// Where it stands in the bundle.
         path: String,
+    },
+    /// A row that is not as it was written.
+    #[error("the registry's database is damaged: {row} is not as it was written; restore the data folder from a backup")]
+    DamagedRow {
+        /// Which row of which table.
+        row: String,
     },
     /// SQLite refuses.
     #[error("the registry's database failed")]
@@ -221,6 +227,7 @@ impl RegistryError {
             | Self::VersionActive { .. }
             | Self::NothingToRollBack(_)
             | Self::Damaged { .. }
+            | Self::DamagedRow { .. }
             | Self::FirstKey => ErrorKind::Conflict,
             Self::Name(_) | Self::Settings(_) | Self::Files(_) | Self::NoScopes | Self::Label | Self::ReportTooLarge { .. } => {
                 ErrorKind::Invalid

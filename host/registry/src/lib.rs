@@ -29,5 +29,5 @@ pub use error::{DatabaseError, ErrorKind, FilesFault, OpenError, RegistryError, 
 pub use key::{Identity, Key, KeyId, NewKey, Scope, Scopes};
 pub use model::{Committed, Model, NewVersion, Room, Version, VersionFile};
 pub use name::{ModelName, NameError, TenantName};
-pub use registry::{REPORT_BYTES_MAX, Registry};
+pub use registry::{ENTRY_BYTES, REPORT_BYTES_MAX, Registry};
 pub use tenant::{SettingsFault, Tenant, TenantSettings};

@@ -66,7 +66,7 @@ pub struct VersionFile {
 pub struct Room {
     /// Bytes of all of its files.
     pub bytes_max: u64,
-    /// Bytes of those that the tenant has in no other version.
+    /// Bytes that those may take of the disk which the tenant has in no other version.
     pub new_bytes_max: u64,
 }
 

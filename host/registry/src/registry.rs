@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rusqlite::Transaction;
 
 use crate::blob::{BlobStore, BlobWriter, Collected};
-use crate::database::Database;
+use crate::database::{Database, rows};
 use crate::digest::Digest;
 use crate::error::{OpenError, RegistryError};
 use crate::folder::Folder;
@@ -24,7 +24,7 @@ use crate::name::TenantName;
 use crate::tenant::TenantSettings;
 
 pub(crate) use keys::LABEL_CHARACTERS_MAX;
-pub use versions::REPORT_BYTES_MAX;
+pub use versions::{ENTRY_BYTES, REPORT_BYTES_MAX};
 
 use keys::KnownKeys;
 
@@ -77,8 +77,11 @@ impl Registry {
 
     fn make_built_in_tenants(&self) -> Result<(), OpenError> {
         for name in [TenantName::default_tenant(), TenantName::operator()] {
-            if self.tenant(&name)?.is_none() {
-                self.create_tenant(&name, &TenantSettings::default())?;
+            match self.tenant(&name) {
+                // Keys and models of other tenants go on.
+                Ok(Some(_)) | Err(RegistryError::DamagedRow { .. }) => {}
+                Ok(None) => drop(self.create_tenant(&name, &TenantSettings::default())?),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -175,6 +178,9 @@ impl Registry {
         let reader = self.database.reader();
         let mut is_named = reader.prepare_cached(IS_NAMED)?;
         let mut collected = Collected::default();
+        if self.database.is_damaged() {
+            return Ok(collected);
+        }
         for digest in stored {
             collected += self.blobs.collect_one(digest, |digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))?;
         }
@@ -184,6 +190,12 @@ impl Registry {
 
     fn collect_all(&self) -> Result<Collected> {
         let reader = self.database.reader();
+        // A damaged row may name a blob by another name.
+        rows::check(&reader, Some("file"))?;
+        if self.database.is_damaged() {
+            tracing::warn!("unused files are kept, because the registry's database is damaged");
+            return Ok(Collected::default());
+        }
         let mut is_named = reader.prepare_cached(IS_NAMED)?;
         self.blobs.collect(|digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))
     }

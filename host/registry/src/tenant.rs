@@ -32,7 +32,7 @@ pub struct TenantSettings {
     pub models_max: u32,
     /// Versions that each of its models may have.
     pub versions_max: u32,
-    /// Bytes that its versions may hold together; what several versions share counts once.
+    /// Bytes that its versions may take of the disk together; what several versions share counts once.
     pub bytes_max: u64,
 }
 

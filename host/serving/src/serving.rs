@@ -123,7 +123,7 @@ impl Serving {
         let plugin_name = bundle.plugin_name().to_owned();
         let compiled = self
             .runtime
-            .compile_for((&plugin_name, bundle.plugin_bytes()), owner.number, &is_cancelled)
+            .compile_for((&plugin_name, bundle.plugin_bytes()), (owner.tenant, owner.number), &is_cancelled)
             .map_err(|source| LoadError::Compile { plugin: plugin_name.clone(), source })?;
         let plugin = compiled.with_parameters(bundle.parameters(), bundle.view(), &bundle.limits().plugin())?;
         // What it holds are weights as they are read, until devices have them: so it is dropped after them.

@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cellwright-registry", &[]),
     ("cellwright-toml-faults", &[]),
     ("cellwright-plot", &[]),
+    ("httpdate", &[]),
     ("cellwright-recording", &["cellwright-cell-graph", "cellwright-scheduler"]),
     (
         "cellwright-simulator",

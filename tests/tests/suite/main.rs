@@ -3,6 +3,7 @@
 mod architecture;
 mod attacks;
 mod cli;
+mod clock;
 mod cuda;
 mod end_to_end;
 mod engine;

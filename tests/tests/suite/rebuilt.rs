@@ -22,7 +22,7 @@ fn rebuilt_plugins_describe_and_unfold_as_the_prebuilt_do() -> Result<()> {
         let bytes = std::fs::read(rebuilt.join(format!("{stock}.wasm")))?;
 
         let described = |bytes: &[u8]| -> Result<PluginModel> {
-            Ok(runtime.compile(stock, bytes)?.with_parameters(bundle.parameters(), bundle.view(), &Limits::default())?)
+            Ok(runtime.compile("", stock, bytes)?.with_parameters(bundle.parameters(), bundle.view(), &Limits::default())?)
         };
         let (old, new) = (described(bundle.plugin_bytes())?, described(&bytes)?);
         ensure!(old.description() == new.description(), "{example}: {:?} has become {:?}", old.description(), new.description());

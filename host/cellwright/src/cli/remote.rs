@@ -305,7 +305,7 @@ pub(crate) struct SettingsArguments {
     /// Maximum number of versions of each model [new tenants: 1000]
     #[arg(long, value_name = "N")]
     pub(crate) versions_max: Option<u32>,
-    /// Maximum bytes of all versions together [new tenants: 256 GiB]
+    /// Maximum bytes that all versions take of the disk [new tenants: 256 GiB]
     #[arg(long, value_name = "BYTES")]
     pub(crate) bytes_max: Option<u64>,
 }

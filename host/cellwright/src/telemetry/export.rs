@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry::{InstrumentationScope, KeyValue};
-use opentelemetry_otlp::{Protocol, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_otlp::{Protocol, RetryPolicy, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
@@ -42,6 +42,8 @@ pub(super) fn start(collector: &CollectorUrl, scheme: &'static str) -> anyhow::R
         .with_endpoint(collector.for_traces())
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(SEND_TIMEOUT)
+        // A delay between retries is drawn from the clock, by code that panics before 1970.
+        .with_retry_policy(RetryPolicy::disabled())
         .build()
         .with_context(|| format!("traces cannot be sent to {collector}"))?;
     let counts = Arc::new(SpanCounts::default());

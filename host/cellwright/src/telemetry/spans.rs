@@ -19,7 +19,7 @@ use opentelemetry::{Context as TraceContext, KeyValue, Value};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
+use tracing::span::{Attributes, Id};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, filter_fn};
@@ -41,6 +41,7 @@ const ATTRIBUTES: &[(&str, &str)] = &[
     ("batch_mean", "cellwright.batch.mean"),
     ("error_kind", "error.type"),
     ("id", "cellwright.request.id"),
+    ("key", "cellwright.key.id"),
     ("method", "http.request.method"),
     ("model", "cellwright.model.name"),
     ("path", "url.path"),
@@ -136,13 +137,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
         if let Some(span) = context.span(id) {
             span.extensions_mut().insert(self.exchange(fields));
         }
-    }
-
-    fn on_record(&self, id: &Id, record: &Record<'_>, context: Context<'_, S>) {
-        let Some(exchange) = context.span(id).and_then(|span| span.extensions().get::<TraceContext>().cloned()) else { return };
-        let mut fields = Fields::default();
-        record.record(&mut fields);
-        exchange.span().set_attributes(fields.attributes);
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {

@@ -294,9 +294,9 @@ impl Platform {
     fn load_version(&self, entry: &ModelEntry, (version, abandoned): (u64, &Abandoned)) -> Result<(Arc<ServedModel>, Digest), ChangeError> {
         let (tenant, name) = (&entry.tenant.name, &entry.name);
         let missing = || RegistryError::VersionMissing { model: name.clone(), version };
+        let files = self.registry.files(tenant, name, version)?;
         let known = self.registry.model(tenant, name)?.ok_or_else(|| RegistryError::ModelMissing(name.clone()))?;
         let digest = known.version(version).ok_or_else(missing)?.digest;
-        let files = self.registry.files(tenant, name, version)?;
         // Samples have passed, of the bytes that were uploaded then.
         self.registry.verify(&files)?;
         let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;

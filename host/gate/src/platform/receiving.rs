@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use cellwright_bundle::Unpack;
-use cellwright_registry::{Blob, BlobWriter, Digest, Registry, RegistryError, Room, Tenant, TenantName, VersionFile};
+use cellwright_registry::{Blob, BlobWriter, Digest, ENTRY_BYTES, Registry, RegistryError, Room, Tenant, TenantName, VersionFile};
 
 /// Bytes of uploads that are stored and not yet versions, by tenant.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub(super) struct Receiving<'a> {
     arriving: &'a Arriving,
     /// Bytes of this one, counted before they are stored.
     arrived: u64,
-    /// Bytes that may come of files which the tenant does not have.
+    /// Bytes that files which the tenant does not have may take of the disk.
     new_bytes_left: u64,
     files: Vec<VersionFile>,
     /// Why a file was not kept, which an `io::Error` cannot say.
@@ -40,7 +40,7 @@ impl<'a> Receiving<'a> {
     fn count(&mut self, blob: &Blob) -> Result<(), RegistryError> {
         let came_before = self.files.iter().any(|file| file.blob.digest == blob.digest);
         if !came_before && !self.registry.has_file(&self.tenant.name, &blob.digest)? {
-            let left = self.new_bytes_left.checked_sub(blob.len);
+            let left = self.new_bytes_left.checked_sub(blob.disk_bytes.saturating_add(ENTRY_BYTES));
             self.new_bytes_left = left.ok_or_else(|| Self::too_many_bytes(self.tenant))?;
         }
         Ok(())

@@ -156,7 +156,7 @@ impl http_body::Body for Events {
 impl Events {
     fn event_of_refusal(&self, refusal: Refusal) -> Bytes {
         let refusal = refusal.of_request(self.labels.id.as_deref());
-        refusal.log(self.exchange.as_str(), "a stream that had begun");
+        refusal.log(&self.exchange, "a stream that had begun");
         let error = refusal.message(self.exchange.as_str(), Some(&self.labels.model_name));
         event(&serde_json::to_vec(&ErrorBody { error }).unwrap_or_default())
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Signal, getrlimit};
 
 use super::worker::Header;
-use super::{ChildCompiler, answer};
+use super::{ChildCompiler, answer, confinement};
 use crate::engine::Reservation;
 use crate::error::CompileError;
 use crate::sentence;
@@ -98,6 +98,7 @@ impl ChildCompiler {
             memory_bytes: at_most(self.memory_bytes, Resource::Data),
             processor_seconds: at_most(processor_seconds, Resource::Cpu),
             reservation,
+            is_confined: confinement::is_available(),
         }
     }
 }

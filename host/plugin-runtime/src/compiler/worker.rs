@@ -1,13 +1,14 @@
 //! The compiler's process from inside: it limits itself, reads a plugin, writes machine code, and ends.
 //!
-//! It trusts its parent and nothing that it reads after the limits. It opens no file and no socket.
+//! It trusts its parent and nothing that it reads after the limits. It opens no file and no socket, and where the system has seccomp
+//! it cannot.
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use super::{answer, machine_code};
+use super::{answer, confinement, machine_code};
 use crate::engine::{self, Reservation};
 use crate::error::{Defect, RuntimeError};
 
@@ -17,16 +18,19 @@ pub(super) struct Header {
     pub(super) memory_bytes: u64,
     pub(super) processor_seconds: u64,
     pub(super) reservation: Reservation,
+    /// Whether to give up the system calls that compiling does not need.
+    pub(super) is_confined: bool,
 }
 
 impl Header {
-    pub(super) const SIZE: usize = 24;
+    pub(super) const SIZE: usize = 32;
 
     pub(super) fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[..8].copy_from_slice(&self.memory_bytes.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.processor_seconds.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.reservation.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.reservation.0.to_le_bytes());
+        bytes[24] = u8::from(self.is_confined);
         bytes
     }
 
@@ -35,7 +39,7 @@ impl Header {
             let mut bytes = [0; 8];
             input.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
         };
-        Ok(Self { memory_bytes: number()?, processor_seconds: number()?, reservation: Reservation(number()?) })
+        Ok(Self { memory_bytes: number()?, processor_seconds: number()?, reservation: Reservation(number()?), is_confined: number()? != 0 })
     }
 }
 
@@ -59,6 +63,8 @@ enum WorkError {
     Pipe(#[from] std::io::Error),
     #[error("the limits could not be set: {0}")]
     Limit(#[from] rustix::io::Errno),
+    #[error("the system calls of the compiler could not be confined: {0}")]
+    Confinement(#[from] seccompiler::Error),
     #[error(transparent)]
     Engine(#[from] RuntimeError),
 }
@@ -66,6 +72,9 @@ enum WorkError {
 fn work(input: &mut impl Read, output: &mut impl Write) -> Result<(), WorkError> {
     let header = Header::read(input)?;
     limit_this_process(header)?;
+    if header.is_confined {
+        confinement::confine_this_thread()?;
+    }
     let mut bytes = Vec::new();
     input.read_to_end(&mut bytes)?;
     let engine = engine::for_compiling(header.reservation)?;

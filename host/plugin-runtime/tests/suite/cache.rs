@@ -19,7 +19,7 @@ fn open(folder: &Path) -> Runtime {
 fn compile(folder: &Path) {
     let guest =
         Guest::unfolding("(i32.store (i32.const 2052) (i32.const 4096)) (i32.store (i32.const 2056) (i32.const 2)) (i32.const 2048)");
-    let plugin = open(folder).compile("testee", &guest.wasm()).unwrap();
+    let plugin = open(folder).compile("acme", "testee", &guest.wasm()).unwrap();
     let limits = cellwright_plugin_runtime::Limits::default();
     let model = plugin.with_parameters(&[], std::sync::Arc::new(Vec::new()), &limits).unwrap();
     assert_eq!(model.unfold(&nothing()).unwrap().chains.len(), 2);
@@ -47,6 +47,17 @@ fn what_was_compiled_once_is_found() {
     let before = modified(&file);
     compile(folder.path());
     assert_eq!(modified(&only_code_file(folder.path())), before, "it was found, so it was not written again");
+}
+
+/// How long a tenant waits for its plugin says nothing of what others have uploaded.
+#[test]
+fn what_one_tenant_has_compiled_no_other_finds() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = open(folder.path());
+    for (tenant, files) in [("acme", 1), ("acme", 1), ("globex", 2), ("acme", 2)] {
+        runtime.compile(tenant, "testee", &Guest::default().wasm()).unwrap();
+        assert_eq!(code_files(folder.path()).len(), files, "{tenant}");
+    }
 }
 
 #[test]
@@ -108,7 +119,7 @@ fn code_under_a_foreign_key_is_compiled_again() {
 #[test]
 fn code_under_another_plugins_name_is_compiled_again() {
     let folder = tempfile::tempdir().unwrap();
-    open(folder.path()).compile("other", &Guest::unfolding("(unreachable)").wasm()).unwrap();
+    open(folder.path()).compile("acme", "other", &Guest::unfolding("(unreachable)").wasm()).unwrap();
     let other = fs::read(only_code_file(folder.path())).unwrap();
     fs::remove_file(only_code_file(folder.path())).unwrap();
     compile(folder.path());
@@ -145,7 +156,7 @@ fn the_oldest_code_makes_room() {
     };
     let runtime = Runtime::new(RuntimeOptions { instances_max: 4, ..options }).unwrap();
     for number in 0..3 {
-        runtime.compile("testee", &Guest::unfolding(format!("(i32.const {})", 1024 + number * 4)).wasm()).unwrap();
+        runtime.compile("acme", "testee", &Guest::unfolding(format!("(i32.const {})", 1024 + number * 4)).wasm()).unwrap();
     }
     assert!(!oldest.exists());
     assert!((1..=2).contains(&code_files(folder.path()).len()));

@@ -97,8 +97,10 @@ fn an_endless_loop_ends_in_time() {
 #[test]
 fn an_endless_loop_ends_in_time_when_nothing_ran_for_long_before() {
     let options = RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::InProcess) };
-    let plugin =
-        Runtime::new(options).unwrap().compile("testee", &Guest::unfolding("(loop $again (br $again)) (unreachable)").wasm()).unwrap();
+    let plugin = Runtime::new(options)
+        .unwrap()
+        .compile("acme", "testee", &Guest::unfolding("(loop $again (br $again)) (unreachable)").wasm())
+        .unwrap();
     let limits = Limits { call_time: Duration::from_millis(30), ..Limits::default() };
     for _ in 0..2 {
         let model = plugin.with_parameters(&[], Arc::new(Vec::new()), &limits).unwrap();
@@ -113,8 +115,10 @@ fn of_a_call_that_takes_long_its_thread_hears() {
     thread_local!(static HEARD: Cell<usize> = const { Cell::new(0) });
     let options =
         RuntimeOptions { instances_max: 4, on_long_call: || HEARD.set(HEARD.get() + 1), ..RuntimeOptions::new(Compiler::InProcess) };
-    let plugin =
-        Runtime::new(options).unwrap().compile("testee", &Guest::unfolding("(loop $again (br $again)) (unreachable)").wasm()).unwrap();
+    let plugin = Runtime::new(options)
+        .unwrap()
+        .compile("acme", "testee", &Guest::unfolding("(loop $again (br $again)) (unreachable)").wasm())
+        .unwrap();
     let limits = Limits { call_time: Duration::from_millis(30), ..Limits::default() };
     let model = plugin.with_parameters(&[], Arc::new(Vec::new()), &limits).unwrap();
     for _ in 0..3 {
@@ -128,7 +132,7 @@ fn of_a_call_that_takes_long_its_thread_hears() {
 fn describe_and_the_start_of_an_instance_have_a_time_of_their_own() {
     let limits = Limits { describe_time: Duration::from_millis(20), ..Limits::default() };
     let describe = |guest: &Guest| {
-        let plugin = runtime().compile("testee", &guest.wasm()).unwrap();
+        let plugin = runtime().compile("acme", "testee", &guest.wasm()).unwrap();
         plugin.with_parameters(&[], Arc::new(Vec::new()), &limits).err().map(|error| error.to_string())
     };
     let looping = Guest { describe: "(loop $again (br $again)) (unreachable)".to_owned(), ..Guest::default() };

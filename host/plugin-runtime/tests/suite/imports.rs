@@ -128,7 +128,7 @@ fn weights_are_listed_while_describing_and_only_then() {
     let list = "(call $weights (i32.const 3100))";
     let describe = format!("{list} {} {EMPTY_ANSWER}", looked.concat());
     let guest = Guest { describe, ..Guest::unfolding(format!("{list} {EMPTY_ANSWER}")) }.with_import(import);
-    let model = runtime().compile("testee", &guest.wasm()).unwrap().with_parameters(&[], One::view(), &Limits::default()).unwrap();
+    let model = runtime().compile("acme", "testee", &guest.wasm()).unwrap().with_parameters(&[], One::view(), &Limits::default()).unwrap();
     let sentence = model.unfold(&nothing()).unwrap_err().to_string();
     assert!(sentence.ends_with("it asked for the bundle's weights, which are there in describe only"), "{sentence}");
 }
@@ -143,7 +143,8 @@ fn files_are_read_while_describing_and_only_then() {
             .with_import(import)
             .with_extra(&format!(r#"(data (i32.const 3000) "{path}")"#))
     };
-    let describe = |path| runtime().compile("testee", &guest(path).wasm()).unwrap().with_parameters(&[], One::view(), &Limits::default());
+    let describe =
+        |path| runtime().compile("acme", "testee", &guest(path).wasm()).unwrap().with_parameters(&[], One::view(), &Limits::default());
     let model = describe("vocab").unwrap();
     assert!(describe("other").is_err());
     let sentence = model.unfold(&nothing()).unwrap_err().to_string();
@@ -215,7 +216,7 @@ fn wasi_has_no_files_arguments_or_environment_and_no_way_out() {
 #[test]
 fn wasi_functions_with_signatures_of_their_own_are_refused() {
     for signature in ["(param i32 i32) (result i64)", "(param i64 i32) (result i32)", "(param f32 i32) (result i32)"] {
-        let refused = runtime().compile("testee", &wasi(&[("random_get", signature)], "").wasm()).unwrap_err().to_string();
+        let refused = runtime().compile("acme", "testee", &wasi(&[("random_get", signature)], "").wasm()).unwrap_err().to_string();
         assert!(refused.ends_with("imports wasi_snapshot_preview1.random_get with a signature that WASI does not give it"), "{refused}");
     }
 }

@@ -26,7 +26,7 @@ fn model(guest: &Guest) -> PluginModel {
 }
 
 fn model_with(guest: &Guest, limits: &Limits) -> PluginModel {
-    runtime().compile("testee", &guest.wasm()).unwrap().with_parameters(&[], Arc::new(Vec::new()), limits).unwrap()
+    runtime().compile("acme", "testee", &guest.wasm()).unwrap().with_parameters(&[], Arc::new(Vec::new()), limits).unwrap()
 }
 
 /// A request without tensors.

@@ -28,7 +28,7 @@ fn chains(growth: &Growth) -> usize {
 
 #[test]
 fn every_instance_knows_its_models_parameters() {
-    let plugin = runtime().compile("testee", &remembering().wasm()).unwrap();
+    let plugin = runtime().compile("acme", "testee", &remembering().wasm()).unwrap();
     let (two, five) = (with_parameter(&plugin, 2), with_parameter(&plugin, 5));
     for _ in 0..3 {
         assert_eq!(chains(&two.unfold(&nothing()).unwrap()), 2);
@@ -40,7 +40,7 @@ fn every_instance_knows_its_models_parameters() {
 /// Descriptors are what connections need, and a server may have thousands of models.
 #[test]
 fn models_hold_no_descriptors() {
-    let plugin = runtime().compile("testee", &Guest::answering(&[0; 64], b"bytes that every instance begins with").wasm()).unwrap();
+    let plugin = runtime().compile("acme", "testee", &Guest::answering(&[0; 64], b"bytes that every instance begins with").wasm()).unwrap();
     let models = [with_parameter(&plugin, 1), with_parameter(&plugin, 2)];
     models.iter().for_each(|model| drop(model.unfold(&nothing()).unwrap()));
     // Some are other tests', and may be closed meanwhile.
@@ -54,7 +54,7 @@ fn a_plugin_may_refuse_its_parameters() {
     let answer: String = words(&[1, 0, 3000, 3]).iter().map(|byte| format!("\\{byte:02x}")).collect();
     let guest = Guest { describe: "(i32.const 2048)".to_owned(), ..Guest::default() }
         .with_extra(&format!(r#"(data (i32.const 2048) "{answer}") (data (i32.const 3000) "bad")"#));
-    let plugin = runtime().compile("testee", &guest.wasm()).unwrap();
+    let plugin = runtime().compile("acme", "testee", &guest.wasm()).unwrap();
     let refused = plugin.with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).err().unwrap();
     assert!(matches!(&refused, CallError::Refused { fault: Fault::InvalidInput, sentence, .. } if sentence == "bad"), "{refused}");
 }
@@ -99,7 +99,7 @@ fn one_bad_call_among_many_fails_alone() {
 #[test]
 fn more_models_than_instances_still_find_room() {
     let options = RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::InProcess) };
-    let plugin = Runtime::new(options).unwrap().compile("testee", &remembering().wasm()).unwrap();
+    let plugin = Runtime::new(options).unwrap().compile("acme", "testee", &remembering().wasm()).unwrap();
     let models: Vec<_> = (1..=12).map(|value| with_parameter(&plugin, value)).collect();
     for _ in 0..3 {
         for (index, model) in models.iter().enumerate() {
@@ -112,7 +112,7 @@ fn more_models_than_instances_still_find_room() {
 fn calls_beyond_all_instances_are_told_so() {
     let options = RuntimeOptions { instances_max: 1, ..RuntimeOptions::new(Compiler::InProcess) };
     let slow = Guest::unfolding("(loop $again (br $again)) (unreachable)");
-    let plugin = Runtime::new(options).unwrap().compile("testee", &slow.wasm()).unwrap();
+    let plugin = Runtime::new(options).unwrap().compile("acme", "testee", &slow.wasm()).unwrap();
     let model = plugin.with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).unwrap();
     let outcomes = std::thread::scope(|scope| {
         [(); 4].map(|()| scope.spawn(|| model.unfold(&nothing()).unwrap_err())).map(|thread| thread.join().unwrap())

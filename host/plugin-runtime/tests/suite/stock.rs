@@ -11,7 +11,7 @@ use crate::runtime;
 
 fn stock(name: &str, parameters: &[Attribute]) -> Result<PluginModel, CallError> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/prebuilt").join(name);
-    let plugin = runtime().compile(name, &std::fs::read(path).unwrap()).unwrap();
+    let plugin = runtime().compile("acme", name, &std::fs::read(path).unwrap()).unwrap();
     plugin.with_parameters(parameters, Arc::new(lstm_weights()), &Limits::default())
 }
 

@@ -10,7 +10,7 @@ use crate::guest::Guest;
 use crate::{nothing, runtime};
 
 fn refused(bytes: &[u8]) -> String {
-    match runtime().compile("testee", bytes) {
+    match runtime().compile("acme", "testee", bytes) {
         Err(error) => error.to_string(),
         Ok(_) => panic!("accepted"),
     }
@@ -22,7 +22,7 @@ fn component(text: &str) -> Vec<u8> {
 
 #[test]
 fn a_module_without_any_metadata_is_a_plugin() {
-    let model = runtime().compile("testee", &Guest::default().wasm()).unwrap();
+    let model = runtime().compile("acme", "testee", &Guest::default().wasm()).unwrap();
     let model = model.with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).unwrap();
     assert_eq!(model.unfold(&nothing()).unwrap(), Growth::default());
 }
@@ -96,23 +96,23 @@ fn functions_of_the_right_names_and_other_types_are_refused() {
 #[test]
 fn extra_exports_are_tolerated() {
     let guest = Guest::default().with_extra(r#"(func (export "init"))"#);
-    runtime().compile("testee", &guest.wasm()).unwrap();
+    runtime().compile("acme", "testee", &guest.wasm()).unwrap();
 }
 
 #[test]
 fn uploads_and_code_have_a_largest_size() {
     let options = || RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::InProcess) };
     let wasm = Guest::default().wasm();
-    let small = Runtime::new(RuntimeOptions { module_bytes_max: 100, ..options() }).unwrap().compile("testee", &wasm);
+    let small = Runtime::new(RuntimeOptions { module_bytes_max: 100, ..options() }).unwrap().compile("acme", "testee", &wasm);
     assert!(matches!(small, Err(CompileError::TooLarge { bytes, bytes_max: 100 }) if bytes == wasm.len()));
-    let small = Runtime::new(RuntimeOptions { artifact_bytes_max: 100, ..options() }).unwrap().compile("testee", &wasm);
+    let small = Runtime::new(RuntimeOptions { artifact_bytes_max: 100, ..options() }).unwrap().compile("acme", "testee", &wasm);
     assert!(matches!(small, Err(CompileError::ArtifactTooLarge(100))));
 }
 
 #[test]
 fn a_memory_that_starts_above_the_limit_is_refused() {
     let guest = Guest { memory: "(memory (export \"memory\") 2000)", ..Guest::default() };
-    let refused = runtime().compile("testee", &guest.wasm());
+    let refused = runtime().compile("acme", "testee", &guest.wasm());
     let Err(CompileError::Defect(Defect::Uncompilable(sentence))) = refused else { panic!("{refused:?}") };
     assert!(sentence.contains("memory") && sentence.contains("limit"), "{sentence}");
 }
@@ -134,7 +134,7 @@ fn bytes_changed_at_random_are_refused_or_run_and_never_crash() {
             let position = random(bytes.len());
             bytes[position] ^= 1 << random(8);
         }
-        match runtime.compile("testee", &bytes) {
+        match runtime.compile("acme", "testee", &bytes) {
             Err(CompileError::Crashed(words)) => panic!("round {round}: {words}"),
             Err(_) => refused += 1,
             Ok(plugin) => {

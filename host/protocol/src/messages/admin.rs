@@ -157,7 +157,7 @@ pub struct TenantSettings {
     /// Versions that each of its models may have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versions_max: Option<u32>,
-    /// Bytes that its versions may hold together.
+    /// Bytes that its versions may take of the disk together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_max: Option<u64>,
 }

@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Params};
 
-use super::tenants::require_tenant;
+use super::tenants::{require_tenant, to_tenant};
 use super::{Registry, Result, Space, now_ms, unsigned};
+use crate::database::rows;
 use crate::error::RegistryError;
 use crate::key::{Identity, Key, KeyId, NewKey, Scope, Scopes, Secret};
 use crate::name::{TenantName, is_hidden};
@@ -18,9 +19,6 @@ pub(crate) const LABEL_CHARACTERS_MAX: usize = 200;
 
 /// Keys a tenant may have.
 const KEYS_MAX: u64 = 1000;
-
-const KEY_COLUMNS: &str =
-    "SELECT key.id, tenant.name, key.scopes, key.label, key.created_ms FROM key JOIN tenant ON tenant.id = key.tenant";
 
 /// All keys, by their ids.
 #[derive(Debug, Default)]
@@ -42,15 +40,11 @@ impl KnownKey {
 impl KnownKeys {
     /// Reads all keys, in place of those that were known. Nobody changes any meanwhile.
     pub(super) fn read(&self, database: &Connection) -> Result<()> {
-        let mut statement = database
-            .prepare_cached("SELECT key.id, key.secret_hash, tenant.name, key.scopes FROM key JOIN tenant ON tenant.id = key.tenant")?;
-        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
-        let known = rows.map(|row| {
-            let (id, secret_hash, tenant, scopes): (String, [u8; 32], String, i64) = row?;
-            let identity = Identity { tenant: to_tenant(&tenant)?, scopes: to_scopes(scopes)?, key: KeyId::new(&id) };
-            Ok((id.into(), KnownKey { secret_hash: secret_hash.into(), identity }))
+        let known = key_rows(database, "", [])?.into_iter().map(|(key, secret_hash)| {
+            let identity = Identity { tenant: key.tenant, scopes: key.scopes, key: key.id };
+            (identity.key.as_str().into(), KnownKey { secret_hash, identity })
         });
-        let known = known.collect::<Result<_>>()?;
+        let known = known.collect();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = known;
         Ok(())
     }
@@ -114,9 +108,8 @@ impl Registry {
     pub fn keys(&self, tenant: Option<&TenantName>) -> Result<Vec<Key>> {
         let filter = if tenant.is_some() { "WHERE tenant.name = ?1" } else { "WHERE ?1 IS NULL" };
         self.database.read(|database| {
-            let mut statement = database.prepare_cached(&format!("{KEY_COLUMNS} {filter} ORDER BY key.number"))?;
-            let rows = statement.query_map([tenant.map(TenantName::as_str)], raw_key)?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().map(decode).collect()
+            let rows = key_rows(database, &format!("{filter} ORDER BY key.number"), [tenant.map(TenantName::as_str)])?;
+            Ok(rows.into_iter().map(|(key, _)| key).collect())
         })
     }
 
@@ -138,6 +131,12 @@ impl Registry {
         self.known.0.read().unwrap_or_else(PoisonError::into_inner).get(id)?.recognise(&secret_hash)
     }
 
+    /// Whose key that is, if there is one.
+    #[must_use]
+    pub fn tenant_of(&self, id: &KeyId) -> Option<TenantName> {
+        self.known.0.read().unwrap_or_else(PoisonError::into_inner).get(id.as_str()).map(|key| key.identity.tenant.clone())
+    }
+
     /// Whether there is a key, or ever was one: nobody who ends the last one means to let everybody in. The way back in is to make a key
     /// where no server has the folder open (`cellwright keys create --admin --data FOLDER`).
     ///
@@ -149,26 +148,22 @@ impl Registry {
 }
 
 fn had_keys(database: &Connection) -> Result<bool> {
-    // SQLite's own memory of the last number that a key was given, which outlives the key.
-    let ever = "SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'key' AND seq > 0)";
+    // SQLite's own memory of the last number that a key was given, which outlives the key. It has no checksum.
+    let ever = "SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'key' AND seq > 0) OR EXISTS (SELECT 1 FROM key)";
     Ok(database.query_row(ever, [], |row| row.get(0))?)
 }
 
-type RawKey = (String, String, i64, String, i64);
-
-fn raw_key(row: &Row<'_>) -> rusqlite::Result<RawKey> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
-}
-
-fn decode((id, tenant, scopes, label, created_ms): RawKey) -> Result<Key> {
-    let created_ms = unsigned(created_ms, "a time before 1970")?;
-    Ok(Key { id: KeyId::new(&id), tenant: to_tenant(&tenant)?, scopes: to_scopes(scopes)?, label, created_ms })
-}
-
-fn to_tenant(name: &str) -> Result<TenantName> {
-    TenantName::parse(name).map_err(|_| RegistryError::Odd("a tenant's name"))
-}
-
-fn to_scopes(bits: i64) -> Result<Scopes> {
-    Scopes::from_bits(bits).ok_or(RegistryError::Odd("a key's scopes"))
+/// Keys and the hashes of their secrets. One that is damaged is nobody's.
+fn key_rows(database: &Connection, filter: &str, parameters: impl Params) -> Result<Vec<(Key, blake3::Hash)>> {
+    let select = format!(
+        "SELECT {}, key.id, tenant.name, key.scopes, key.label, key.created_ms, key.secret_hash \
+         FROM key JOIN tenant ON tenant.id = key.tenant {filter}",
+        rows::fault(&["key", "tenant"])
+    );
+    rows::sound(rows::read(&mut *database.prepare_cached(&select)?, parameters, |row| {
+        let scopes = Scopes::from_bits(row.get(3)?).ok_or(RegistryError::Odd("a key's scopes"))?;
+        let created_ms = unsigned(row.get(5)?, "a time before 1970")?;
+        let key = Key { id: KeyId::new(&row.get::<_, String>(1)?), tenant: to_tenant(row, 2)?, scopes, label: row.get(4)?, created_ms };
+        Ok((key, row.get::<_, [u8; 32]>(6)?.into()))
+    })?)
 }

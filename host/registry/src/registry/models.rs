@@ -1,8 +1,10 @@
 //! Finding models, and saying which of a model's versions serves.
 
-use rusqlite::{Connection, OptionalExtension, Params, Row};
+use rusqlite::{Connection, OptionalExtension, Params};
 
+use super::tenants::to_tenant;
 use super::{Registry, Result, unsigned};
+use crate::database::rows;
 use crate::digest::Digest;
 use crate::error::RegistryError;
 use crate::model::{Model, Version};
@@ -11,23 +13,29 @@ use crate::name::{ModelName, TenantName};
 /// How many activations can be rolled back.
 const EARLIER_MAX: i64 = 32;
 
-const MODEL_COLUMNS: &str = "SELECT model.id, tenant.name, model.name, model.active, model.loaded, model.created_ms \
-     FROM model JOIN tenant ON tenant.id = model.tenant";
+/// A version's columns, with this as its report.
+fn version_columns(report: &str) -> String {
+    format!("id, number, digest, bytes, created_ms, {report} FROM version")
+}
 
-const VERSION_COLUMNS: &str = "SELECT id, number, digest, bytes, created_ms, report FROM version";
+/// All of a version.
+fn whole() -> String {
+    format!("SELECT coalesce({}, {}), {}", rows::fault(&["version"]), rows::report_fault(), version_columns("report"))
+}
 
 /// Where there may be very many: their reports are left where they are.
-const LISTED_COLUMNS: &str = "SELECT id, number, digest, bytes, created_ms, 'null' FROM version";
+fn listed() -> String {
+    format!("SELECT {}, {}", rows::fault(&["version"]), version_columns("'null'"))
+}
 
 /// Bytes of reports that are read together: a model may have a thousand versions, whose reports are 64 KiB each, and in memory they take twenty times that.
 const REPORTS_BYTES_MAX: usize = 1 << 20;
 
 /// The same with the newest reports.
-fn reported_columns() -> String {
-    let before = "sum(length(report)) OVER (PARTITION BY model ORDER BY number DESC)";
-    format!(
-        "SELECT id, number, digest, bytes, created_ms, CASE WHEN {before} <= {REPORTS_BYTES_MAX} THEN report ELSE 'null' END FROM version"
-    )
+fn reported() -> String {
+    let fits = format!("sum(length(report)) OVER (PARTITION BY model ORDER BY number DESC) <= {REPORTS_BYTES_MAX}");
+    let fault = format!("coalesce({}, CASE WHEN {fits} THEN {} END)", rows::fault(&["version"]), rows::report_fault());
+    format!("SELECT {fault}, {}", version_columns(&format!("CASE WHEN {fits} THEN report ELSE 'null' END")))
 }
 
 impl Registry {
@@ -39,7 +47,7 @@ impl Registry {
         let filter = if tenant.is_some() { "WHERE tenant.name = ?1" } else { "WHERE ?1 IS NULL" };
         self.database.read(|database| {
             let rows = model_rows(database, &format!("{filter} ORDER BY tenant.name, model.name"), [tenant.map(TenantName::as_str)])?;
-            rows.into_iter().map(|row| row.complete_with(database, LISTED_COLUMNS)).collect()
+            rows::sound(rows)?.into_iter().map(|row| row.complete_with(database, &listed())).collect()
         })
     }
 
@@ -48,8 +56,7 @@ impl Registry {
     /// # Errors
     /// The database fails.
     pub fn model(&self, tenant: &TenantName, name: &ModelName) -> Result<Option<Model>> {
-        self.database
-            .read(|database| find_model(database, tenant, name)?.map(|row| row.complete_with(database, &reported_columns())).transpose())
+        self.database.read(|database| find_model(database, tenant, name)?.map(|row| row.complete_with(database, &reported())).transpose())
     }
 
     /// Lets a version serve, and remembers the one before. The model, without reports, is meant to be loaded from then on.
@@ -61,7 +68,7 @@ impl Registry {
             let model = require_model(database, tenant, name)?;
             let version = require_version(database, &model, version)?;
             activate(database, model.id, version.id)?;
-            require_model(database, tenant, name)?.complete_with(database, LISTED_COLUMNS)
+            require_model(database, tenant, name)?.complete_with(database, &listed())
         })
     }
 
@@ -75,7 +82,7 @@ impl Registry {
             let earlier = model.earlier(database)?.ok_or_else(|| RegistryError::NothingToRollBack(name.clone()))?;
             database.execute("DELETE FROM earlier WHERE model = ?1 AND id >= ?2", (model.id, earlier.id))?;
             put_in_service(database, model.id, earlier.version)?;
-            require_model(database, tenant, name)?.complete_with(database, LISTED_COLUMNS)
+            require_model(database, tenant, name)?.complete_with(database, &listed())
         })
     }
 
@@ -87,7 +94,7 @@ impl Registry {
         self.database.write(|database| {
             let model = require_model(database, tenant, name)?;
             database.execute("UPDATE model SET loaded = ?2 WHERE id = ?1", (model.id, loaded))?;
-            require_model(database, tenant, name)?.complete_with(database, LISTED_COLUMNS)
+            require_model(database, tenant, name)?.complete_with(database, &listed())
         })
     }
 }
@@ -133,25 +140,32 @@ struct Earlier {
 impl ModelRow {
     /// The latest version that was active and is not.
     fn earlier(&self, database: &Connection) -> Result<Option<Earlier>> {
-        let mut statement = database.prepare_cached(
-            "SELECT earlier.id, version.id, version.number FROM earlier JOIN version ON version.id = earlier.version \
+        let select = format!(
+            "SELECT {}, earlier.id, version.id, version.number FROM earlier JOIN version ON version.id = earlier.version \
              WHERE earlier.model = ?1 AND earlier.version IS NOT ?2 ORDER BY earlier.id DESC LIMIT 1",
-        )?;
-        let found: Option<(i64, i64, i64)> =
-            statement.query_row((self.id, self.active), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
-        let Some((id, version, number)) = found else { return Ok(None) };
-        Ok(Some(Earlier { id, version, number: unsigned(number, "a negative version number")? }))
+            rows::fault(&["earlier", "version"])
+        );
+        let found = rows::read(&mut *database.prepare_cached(&select)?, (self.id, self.active), |row| {
+            Ok(Earlier { id: row.get(1)?, version: row.get(2)?, number: unsigned(row.get(3)?, "a negative version number")? })
+        });
+        found?.pop().transpose()
+    }
+
+    /// The number of the version that serves, also of one whose row is damaged.
+    fn active_number(&self, database: &Connection) -> Result<Option<u64>> {
+        let number = database.query_row("SELECT number FROM version WHERE id = ?1", [self.active], |row| row.get(0)).optional()?;
+        number.map(|number| unsigned(number, "a negative version number")).transpose()
     }
 
     fn complete_with(self, database: &Connection, columns: &str) -> Result<Model> {
-        let versions = version_rows(database, &format!("{columns} WHERE model = ?1 ORDER BY number"), [self.id])?;
-        let active = self.active.and_then(|id| versions.iter().find(|row| row.id == id)).map(|row| row.version.number);
-        let previous = self.earlier(database)?.map(|earlier| earlier.number);
+        let versions = rows::sound(version_rows(database, &format!("{columns} WHERE model = ?1 ORDER BY number"), [self.id])?)?;
+        let active = self.active_number(database)?;
+        let previous = rows::sound(self.earlier(database).transpose().into_iter().collect())?.pop();
         Ok(Model {
             tenant: self.tenant,
             name: self.name,
             active,
-            previous,
+            previous: previous.map(|earlier| earlier.number),
             loaded: self.loaded,
             created_ms: self.created_ms,
             versions: versions.into_iter().map(|row| row.version).collect(),
@@ -166,8 +180,7 @@ pub(super) struct VersionRow {
 }
 
 pub(super) fn find_model(database: &Connection, tenant: &TenantName, name: &ModelName) -> Result<Option<ModelRow>> {
-    let rows = model_rows(database, "WHERE tenant.name = ?1 AND model.name = ?2", (tenant.as_str(), name.as_str()))?;
-    Ok(rows.into_iter().next())
+    model_rows(database, "WHERE tenant.name = ?1 AND model.name = ?2", (tenant.as_str(), name.as_str()))?.pop().transpose()
 }
 
 pub(super) fn require_model(database: &Connection, tenant: &TenantName, name: &ModelName) -> Result<ModelRow> {
@@ -177,57 +190,42 @@ pub(super) fn require_model(database: &Connection, tenant: &TenantName, name: &M
 pub(super) fn require_version(database: &Connection, model: &ModelRow, number: u64) -> Result<VersionRow> {
     // A number that the database cannot count to is nobody's.
     let known = i64::try_from(number).ok();
-    let rows = version_rows(database, &format!("{VERSION_COLUMNS} WHERE model = ?1 AND number = ?2"), (model.id, known))?;
-    rows.into_iter().next().ok_or_else(|| RegistryError::VersionMissing { model: model.name.clone(), version: number })
+    let mut rows = version_rows(database, &format!("{} WHERE model = ?1 AND number = ?2", whole()), (model.id, known))?;
+    rows.pop().unwrap_or_else(|| Err(RegistryError::VersionMissing { model: model.name.clone(), version: number }))
 }
 
 pub(super) fn find_version(database: &Connection, model: i64, digest: &Digest) -> Result<Option<VersionRow>> {
-    let rows = version_rows(database, &format!("{VERSION_COLUMNS} WHERE model = ?1 AND digest = ?2"), (model, digest.as_bytes()))?;
-    Ok(rows.into_iter().next())
+    version_rows(database, &format!("{} WHERE model = ?1 AND digest = ?2", whole()), (model, digest.as_bytes()))?.pop().transpose()
 }
 
-fn model_rows(database: &Connection, filter: &str, parameters: impl Params) -> Result<Vec<ModelRow>> {
-    let mut statement = database.prepare_cached(&format!("{MODEL_COLUMNS} {filter}"))?;
-    let rows = statement.query_map(parameters, raw_model)?.collect::<rusqlite::Result<Vec<_>>>()?;
-    rows.into_iter().map(decode_model).collect()
-}
-
-fn version_rows(database: &Connection, select: &str, parameters: impl Params) -> Result<Vec<VersionRow>> {
-    let mut statement = database.prepare_cached(select)?;
-    let rows = statement.query_map(parameters, raw_version)?.collect::<rusqlite::Result<Vec<_>>>()?;
-    rows.into_iter().map(decode_version).collect()
-}
-
-type RawModel = (i64, String, String, Option<i64>, bool, i64);
-
-fn raw_model(row: &Row<'_>) -> rusqlite::Result<RawModel> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
-}
-
-fn decode_model((id, tenant, name, active, loaded, created_ms): RawModel) -> Result<ModelRow> {
-    Ok(ModelRow {
-        id,
-        tenant: TenantName::parse(&tenant).map_err(|_| RegistryError::Odd("a tenant's name"))?,
-        name: ModelName::parse(&name).map_err(|_| RegistryError::Odd("a model's name"))?,
-        active,
-        loaded,
-        created_ms: unsigned(created_ms, "a time before 1970")?,
+fn model_rows(database: &Connection, filter: &str, parameters: impl Params) -> Result<Vec<Result<ModelRow>>> {
+    let select = format!(
+        "SELECT {}, model.id, tenant.name, model.name, model.active, model.loaded, model.created_ms \
+         FROM model JOIN tenant ON tenant.id = model.tenant {filter}",
+        rows::fault(&["model", "tenant"])
+    );
+    rows::read(&mut *database.prepare_cached(&select)?, parameters, |row| {
+        Ok(ModelRow {
+            id: row.get(1)?,
+            tenant: to_tenant(row, 2)?,
+            name: ModelName::parse(&row.get::<_, String>(3)?).map_err(|_| RegistryError::Odd("a model's name"))?,
+            active: row.get(4)?,
+            loaded: row.get(5)?,
+            created_ms: unsigned(row.get(6)?, "a time before 1970")?,
+        })
     })
 }
 
-type RawVersion = (i64, i64, [u8; 32], i64, i64, String);
-
-fn raw_version(row: &Row<'_>) -> rusqlite::Result<RawVersion> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
-}
-
-fn decode_version((id, number, digest, bytes, created_ms, report): RawVersion) -> Result<VersionRow> {
-    let version = Version {
-        number: unsigned(number, "a negative version number")?,
-        digest: Digest::from_bytes(digest),
-        bytes: unsigned(bytes, "a negative size")?,
-        created_ms: unsigned(created_ms, "a time before 1970")?,
-        report: serde_json::from_str(&report).map_err(|_| RegistryError::Odd("a report that is not JSON"))?,
-    };
-    Ok(VersionRow { id, version })
+fn version_rows(database: &Connection, select: &str, parameters: impl Params) -> Result<Vec<Result<VersionRow>>> {
+    rows::read(&mut *database.prepare_cached(select)?, parameters, |row| {
+        let report = row.get::<_, String>(6)?;
+        let version = Version {
+            number: unsigned(row.get(2)?, "a negative version number")?,
+            digest: Digest::from_bytes(row.get(3)?),
+            bytes: unsigned(row.get(4)?, "a negative size")?,
+            created_ms: unsigned(row.get(5)?, "a time before 1970")?,
+            report: serde_json::from_str(&report).map_err(|_| RegistryError::Odd("a report that is not JSON"))?,
+        };
+        Ok(VersionRow { id: row.get(1)?, version })
+    })
 }

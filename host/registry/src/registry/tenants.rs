@@ -1,8 +1,9 @@
 //! Making, finding, changing and removing tenants.
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, Params, Row};
 
 use super::{Registry, Result, Space, now_ms, unsigned};
+use crate::database::rows;
 use crate::error::RegistryError;
 use crate::name::TenantName;
 use crate::tenant::{Tenant, TenantSettings};
@@ -40,9 +41,8 @@ impl Registry {
     /// The database fails.
     pub fn tenants(&self) -> Result<Vec<Tenant>> {
         self.database.read(|database| {
-            let mut statement = database.prepare_cached("SELECT id, name, settings, created_ms FROM tenant ORDER BY name")?;
-            let rows = statement.query_map([], raw_tenant)?.collect::<rusqlite::Result<Vec<_>>>()?;
-            rows.into_iter().map(|raw| decode(raw).map(|row| row.tenant)).collect()
+            let rows = rows::sound(tenant_rows(database, "ORDER BY name", [])?)?;
+            Ok(rows.into_iter().map(|row| row.tenant).collect())
         })
     }
 
@@ -53,7 +53,8 @@ impl Registry {
     pub fn set_tenant(&self, name: &TenantName, settings: &TenantSettings) -> Result<Tenant> {
         let settings_text = to_text(settings)?;
         self.database.write(|database| {
-            database.execute("UPDATE tenant SET settings = ?2 WHERE name = ?1", (name.as_str(), &settings_text))?;
+            let id = require_tenant(database, name)?.id;
+            database.execute("UPDATE tenant SET settings = ?2 WHERE id = ?1", (id, &settings_text))?;
             Ok(require_tenant(database, name)?.tenant)
         })
     }
@@ -90,21 +91,21 @@ pub(super) fn require_tenant(database: &Connection, name: &TenantName) -> Result
 }
 
 fn tenant_row(database: &Connection, name: &TenantName) -> Result<Option<TenantRow>> {
-    let mut statement = database.prepare_cached("SELECT id, name, settings, created_ms FROM tenant WHERE name = ?1")?;
-    statement.query_row([name.as_str()], raw_tenant).optional()?.map(decode).transpose()
+    tenant_rows(database, "WHERE name = ?1", [name.as_str()])?.pop().transpose()
 }
 
-type RawTenant = (i64, String, String, i64);
-
-fn raw_tenant(row: &Row<'_>) -> rusqlite::Result<RawTenant> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+fn tenant_rows(database: &Connection, filter: &str, parameters: impl Params) -> Result<Vec<Result<TenantRow>>> {
+    let select = format!("SELECT {}, id, name, settings, created_ms FROM tenant {filter}", rows::fault(&["tenant"]));
+    rows::read(&mut *database.prepare_cached(&select)?, parameters, |row| {
+        let settings = serde_json::from_str(&row.get::<_, String>(3)?).map_err(|_| RegistryError::Odd("a tenant's settings"))?;
+        let tenant = Tenant { name: to_tenant(row, 2)?, settings, created_ms: unsigned(row.get(4)?, "a time before 1970")? };
+        Ok(TenantRow { id: row.get(1)?, tenant })
+    })
 }
 
-fn decode((id, name, settings, created_ms): RawTenant) -> Result<TenantRow> {
-    let name = TenantName::parse(&name).map_err(|_| RegistryError::Odd("a tenant's name"))?;
-    let settings = serde_json::from_str(&settings).map_err(|_| RegistryError::Odd("a tenant's settings"))?;
-    let created_ms = unsigned(created_ms, "a time before 1970")?;
-    Ok(TenantRow { id, tenant: Tenant { name, settings, created_ms } })
+/// The name of a tenant in that column.
+pub(super) fn to_tenant(row: &Row<'_>, column: usize) -> Result<TenantName> {
+    TenantName::parse(&row.get::<_, String>(column)?).map_err(|_| RegistryError::Odd("a tenant's name"))
 }
 
 fn to_text(settings: &TenantSettings) -> Result<String> {

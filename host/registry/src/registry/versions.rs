@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::models::{ModelRow, activate, find_model, find_version, require_model, require_version};
+use super::models::{ModelRow, VersionRow, activate, find_model, find_version, require_model, require_version};
 use super::tenants::{TenantRow, require_tenant};
 use super::{Registry, Result, Space, now_ms, unsigned};
 use crate::blob::{Blob, BlobStore};
+use crate::database::rows;
 use crate::digest::Digest;
 use crate::error::{FilesFault, RegistryError};
 use crate::model::{Committed, NewVersion, Room, Version, VersionFile};
@@ -17,7 +18,12 @@ use crate::name::{ModelName, TenantName, is_hidden};
 /// Bytes that a version's report may have, as JSON. Reports are nobody's bytes, and there may be a thousand in one answer.
 pub const REPORT_BYTES_MAX: usize = 64 << 10;
 
+/// Bytes that a file counts besides its blocks, once for each version: rows, entries of indexes, and a name on the disk.
+pub const ENTRY_BYTES: u64 = 1024;
+
 const FILES_MAX: usize = 4096;
+/// Files of all versions of a tenant: a disk has names for so many.
+const TENANT_FILES_MAX: u64 = 1_000_000;
 const PATH_BYTES_MAX: usize = 512;
 
 /// Names of deleted models, per tenant, whose numbers are remembered one by one.
@@ -72,7 +78,7 @@ impl Registry {
                 }
                 room => room.map(|()| bytes_max)?,
             };
-            let new_bytes_max = tenant.tenant.settings.bytes_max.saturating_sub(tenant_bytes(database, tenant.id)?);
+            let new_bytes_max = tenant.tenant.settings.bytes_max.saturating_sub(usage(database, tenant.id)?.0);
             Ok(Room { bytes_max, new_bytes_max })
         })
     }
@@ -104,18 +110,24 @@ impl Registry {
     /// # Errors
     /// There is no such version.
     pub fn files(&self, tenant: &TenantName, name: &ModelName, version: u64) -> Result<Vec<VersionFile>> {
-        let (id, rows) = self.database.read(|database| {
-            let id = require_version(database, &require_model(database, tenant, name)?, version)?.id;
-            let mut statement = database.prepare_cached("SELECT path, blob, bytes FROM file WHERE version = ?1 ORDER BY path")?;
-            let rows = statement.query_map([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-            Ok((id, rows.collect::<rusqlite::Result<Vec<(String, [u8; 32], i64)>>>()?))
+        let (id, pinned) = self.database.read(|database| {
+            let VersionRow { id, version } = require_version(database, &require_model(database, tenant, name)?, version)?;
+            let select =
+                format!("SELECT {}, path, blob, bytes, disk_bytes FROM file WHERE version = ?1 ORDER BY path", rows::fault(&["file"]));
+            let files = rows::read(&mut *database.prepare_cached(&select)?, [id], |row| {
+                let digest = Digest::from_bytes(row.get(2)?);
+                let (len, disk_bytes) = (unsigned(row.get(3)?, "a negative size")?, unsigned(row.get(4)?, "a negative size")?);
+                let blob = Blob { digest, len, disk_bytes, pin: self.blobs.pin(digest) };
+                Ok(VersionFile { path: row.get(1)?, blob })
+            });
+            let files = files?.into_iter().collect::<Result<Vec<_>>>()?;
+            let named: Vec<_> = files.iter().map(|file| (file.path.as_str(), file.blob.digest)).collect();
+            match Digest::of_version(&named) == version.digest {
+                true => Ok((id, files)),
+                // The row of one of its files says that it is another's.
+                false => Err(RegistryError::DamagedRow { row: format!("a file of row {id} of table `version`") }),
+            }
         })?;
-        let pinned = rows.into_iter().map(|(path, digest, bytes)| {
-            let digest = Digest::from_bytes(digest);
-            let blob = Blob { digest, len: unsigned(bytes, "a negative size")?, pin: self.blobs.pin(digest) };
-            Ok(VersionFile { path, blob })
-        });
-        let pinned = pinned.collect::<Result<Vec<_>>>()?;
         // If the version is still there now, its blobs were named until they were pinned, and nobody collected them.
         let exists =
             |database: &Connection| Ok(database.query_row("SELECT EXISTS (SELECT 1 FROM version WHERE id = ?1)", [id], |row| row.get(0))?);
@@ -219,6 +231,8 @@ fn create_model(database: &Connection, tenant: &TenantRow, name: &ModelName) -> 
 
 /// The number of the next version under a name, which from now on is taken.
 fn take_number(database: &Connection, tenant: i64, name: &ModelName) -> Result<i64> {
+    let select = format!("SELECT {} FROM numbering WHERE tenant = ?1 AND name = ?2", rows::fault(&["numbering"]));
+    rows::read(&mut *database.prepare_cached(&select)?, (tenant, name.as_str()), |_| Ok(()))?.into_iter().collect::<Result<()>>()?;
     let taken = database.query_row(
         "INSERT INTO numbering (tenant, name, last) SELECT id, ?2, number_floor + 1 FROM tenant WHERE id = ?1 \
          ON CONFLICT (tenant, name) DO UPDATE SET last = last + 1, deletion = NULL RETURNING last",
@@ -259,29 +273,34 @@ impl<'a> Checked<'a> {
             (model.id, number, self.digest.as_bytes(), self.bytes, &self.report, now_ms()),
             |row| row.get(0),
         )?;
-        let mut insert = database.prepare_cached("INSERT INTO file (version, path, blob, bytes) VALUES (?1, ?2, ?3, ?4)")?;
+        let mut insert =
+            database.prepare_cached("INSERT INTO file (version, path, blob, bytes, disk_bytes) VALUES (?1, ?2, ?3, ?4, ?5)")?;
         for VersionFile { path, blob } in self.files {
-            let bytes = i64::try_from(blob.len).map_err(|_| FilesFault::Bytes)?;
-            insert.execute((id, path, blob.digest.as_bytes(), bytes))?;
+            let number = |bytes| i64::try_from(bytes).map_err(|_| FilesFault::Bytes);
+            insert.execute((id, path, blob.digest.as_bytes(), number(blob.len)?, number(blob.disk_bytes)?))?;
         }
-        let max = tenant.tenant.settings.bytes_max;
-        if tenant_bytes(database, tenant.id)? > max {
-            return Err(RegistryError::Quota { tenant: tenant.tenant.name.clone(), what: "bytes", max });
+        let (bytes, files) = usage(database, tenant.id)?;
+        for (used, what, max) in [(bytes, "bytes", tenant.tenant.settings.bytes_max), (files, "files", TENANT_FILES_MAX)] {
+            if used > max {
+                return Err(RegistryError::Quota { tenant: tenant.tenant.name.clone(), what, max });
+            }
         }
         Ok(id)
     }
 }
 
-/// Bytes of all blobs that a tenant's versions name, each counted once.
-fn tenant_bytes(database: &Connection, tenant: i64) -> Result<u64> {
+/// What a tenant's versions take: bytes of the disk, where each blob counts once, and files.
+fn usage(database: &Connection, tenant: i64) -> Result<(u64, u64)> {
     // A sum that does not fit fails: SQLite's does not wrap.
-    let bytes = database.query_row(
-        "SELECT coalesce(sum(bytes), 0) FROM (SELECT DISTINCT file.blob, file.bytes FROM model \
-         JOIN version ON version.model = model.id JOIN file ON file.version = version.id WHERE model.tenant = ?1)",
-        [tenant],
-        |row| row.get(0),
-    )?;
-    unsigned(bytes, "a negative size")
+    let usage = format!(
+        "WITH mine AS (SELECT version.id, version.report FROM model JOIN version ON version.model = model.id WHERE model.tenant = ?1), \
+         entry AS (SELECT file.blob, file.disk_bytes FROM mine JOIN file ON file.version = mine.id) \
+         SELECT (SELECT coalesce(sum(bytes), 0) FROM (SELECT max(disk_bytes) AS bytes FROM entry GROUP BY blob)) \
+         + (SELECT coalesce(sum(octet_length(report)), 0) FROM mine) + {ENTRY_BYTES} * (SELECT count(*) FROM entry), \
+         (SELECT count(*) FROM entry)"
+    );
+    let (bytes, files) = database.prepare_cached(&usage)?.query_row([tenant], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok((unsigned(bytes, "a negative size")?, unsigned(files, "a negative count")?))
 }
 
 /// The bytes of the files together, if they can be a version.

@@ -326,16 +326,20 @@ fn reports_are_read_where_one_model_is_looked_at() {
 fn a_tenant_has_no_more_than_it_may() {
     let folder = temporary();
     let registry = Registry::open(folder.path()).unwrap();
-    let settings = TenantSettings { models_max: 2, versions_max: 2, bytes_max: 10, ..TenantSettings::default() };
+    let settings = TenantSettings { models_max: 2, versions_max: 2, bytes_max: 11_303, ..TenantSettings::default() };
     registry.set_tenant(&TenantName::default_tenant(), &settings).unwrap();
+    // A block of 4096 bytes, 1024 for its entry, 13 of a report.
     commit(&registry, "a", b"12345", false).unwrap();
-    // What is shared counts once.
+    // The block is shared, and counts once.
     commit(&registry, "b", b"12345", false).unwrap();
     let error = commit(&registry, "c", b"1", false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Quota);
     assert_eq!(error.to_string(), "tenant `default` may have at most 2 models: delete some first, or ask the operator to raise the limit");
-    let error = commit(&registry, "a", b"123456", false).unwrap_err();
-    assert_eq!(error.to_string(), "tenant `default` may have at most 10 bytes: delete some first, or ask the operator to raise the limit");
+    let error = commit(&registry, "a", &[1; 4097], false).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "tenant `default` may have at most 11303 bytes: delete some first, or ask the operator to raise the limit"
+    );
     assert_eq!(commit(&registry, "a", b"54321", false).unwrap().version.number, 2, "a refused version took a number");
     let error = commit(&registry, "a", b"", false).unwrap_err();
     assert_eq!(
@@ -343,6 +347,26 @@ fn a_tenant_has_no_more_than_it_may() {
         "tenant `default` may have at most 2 versions of one model: delete some first, or ask the operator to raise the limit"
     );
     assert_eq!(registry.models(None).unwrap().len(), 2);
+}
+
+/// A file of a byte takes a block of the disk, and a name.
+#[test]
+fn many_tiny_files_count_what_the_disk_takes_for_them() {
+    let folder = temporary();
+    let registry = Registry::open(folder.path()).unwrap();
+    let (tenant, settings) = (TenantName::default_tenant(), TenantSettings { bytes_max: 1_000_000, ..TenantSettings::default() });
+    registry.set_tenant(&tenant, &settings).unwrap();
+    let tiny = |count: u16| {
+        let files = (0..count).map(|number| VersionFile { path: number.to_string(), blob: store(&registry, &number.to_le_bytes()) });
+        let version = NewVersion { files: files.collect(), report: serde_json::Value::Null, activate: false };
+        registry.commit_version(&tenant, &model("m"), version)
+    };
+    assert_eq!(kind(tiny(990)), ErrorKind::Quota);
+    tiny(100).unwrap();
+    assert_eq!(registry.room(&tenant, &model("m")).unwrap().new_bytes_max, 1_000_000 - 100 * (4096 + 1024) - 4);
+    // The same files again are other entries.
+    tiny(99).unwrap();
+    assert_eq!(registry.room(&tenant, &model("m")).unwrap().new_bytes_max, 1_000_000 - 100 * 4096 - 199 * 1024 - 2 * 4);
 }
 
 #[test]

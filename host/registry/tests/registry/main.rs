@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod calls;
+mod damage;
 mod folder;
 mod full;
 mod garbage;

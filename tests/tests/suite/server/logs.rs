@@ -51,7 +51,8 @@ fn a_log_at_info_says_what_was_changed_and_of_whom() {
         let said = server.said().into_iter().filter(|line| line.starts_with('{')).map(|line| parsed(&line));
         changes.extend(said.filter(|line| line["span"]["id"].is_string()).map(|line| {
             let of = |name: &str| line["span"][name].as_str().unwrap_or_default().to_owned();
-            [line["message"].as_str().unwrap_or_default(), &of("method"), &of("path"), &of("tenant"), &of("id")].join(" ")
+            let own = |name: &str| line[name].as_str().unwrap_or_default();
+            [own("message"), &of("method"), &of("path"), own("tenant"), &of("id")].join(" ")
         }));
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -62,4 +63,76 @@ fn a_log_at_info_says_what_was_changed_and_of_whom() {
         "changed DELETE /v1/models/sums default",
     ];
     assert_eq!(changes, wanted);
+}
+
+/// A change has the key that made it and the tenant that it concerns, and no secret.
+#[test]
+fn a_change_is_logged_with_its_key_and_its_tenant() {
+    let server = Server::start(&["--log-format", "json", "--log", "info"]);
+    let create = |message: Value, secret: &str| {
+        let bearer = format!("Bearer {secret}");
+        let headers: &[(&str, &str)] = if secret.is_empty() { &[] } else { &[("authorization", &bearer)] };
+        let answer = server.send("POST", "/v1/keys", headers, message.to_string().as_bytes());
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        let of = |value: &Value| value.as_str().expect("a text").to_owned();
+        (of(&answer.json()["key"]["id"]), of(&answer.json()["secret"]))
+    };
+    let (operator, operator_secret) = create(json!({ "tenant": "operator", "scopes": ["admin", "upload"] }), "");
+    let ask = |method: &str, path: &str, secret: &str, body: &[u8]| {
+        let answer = server.send(method, path, &[("authorization", &format!("Bearer {secret}"))], body);
+        assert!(matches!(answer.status, 200..=204), "{method} {path}: {}", answer.text());
+    };
+    ask("POST", "/v1/tenants", &operator_secret, br#"{"name": "acme"}"#);
+    ask("PUT", "/v1/tenants/acme", &operator_secret, br#"{"weight": 3}"#);
+    let (acme, acme_secret) = create(json!({ "tenant": "acme", "scopes": ["admin", "upload"] }), &operator_secret);
+    let (other, _) = create(json!({ "scopes": ["infer"] }), &acme_secret);
+    let archive = cellwright_tests::archives::Tar::of(BundleFolder::summing().path()).finish();
+    ask("PUT", "/v1/models/own", &acme_secret, &archive);
+    ask("DELETE", "/v1/models/own?tenant=acme", &operator_secret, b"");
+    ask("DELETE", &format!("/v1/keys/{other}"), &operator_secret, b"");
+    ask("DELETE", "/v1/tenants/acme", &operator_secret, b"");
+    let wanted = [
+        ["POST /v1/keys", "operator", ""].map(str::to_owned),
+        ["POST /v1/tenants", "acme", &operator].map(str::to_owned),
+        ["PUT /v1/tenants/acme", "acme", &operator].map(str::to_owned),
+        ["POST /v1/keys", "acme", &operator].map(str::to_owned),
+        ["POST /v1/keys", "acme", &acme].map(str::to_owned),
+        ["PUT /v1/models/own", "acme", &acme].map(str::to_owned),
+        ["DELETE /v1/models/own", "acme", &operator].map(str::to_owned),
+        [format!("DELETE /v1/keys/{other}"), "acme".to_owned(), operator.clone()],
+        ["DELETE /v1/tenants/acme", "acme", &operator].map(str::to_owned),
+    ];
+    let mut lines: Vec<String> = Vec::new();
+    let end = Instant::now() + Duration::from_secs(30);
+    while lines.iter().filter(|line| line.contains("\"changed\"")).count() < wanted.len() {
+        assert!(Instant::now() < end, "{lines:#?}");
+        lines.extend(server.said().into_iter().filter(|line| line.starts_with('{')));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(lines.iter().all(|line| !line.contains(&operator_secret) && !line.contains(&acme_secret)), "{lines:#?}");
+    let changes = lines.iter().map(|line| parsed(line)).filter(|line| line["message"] == "changed").map(|line| {
+        let of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        [format!("{} {}", of(&line["span"]["method"]), of(&line["span"]["path"])), of(&line["tenant"]), of(&line["key"])]
+    });
+    assert_eq!(changes.collect::<Vec<_>>(), wanted);
+}
+
+/// However much of the log is asked for, a tenant fills no more of it than its part.
+#[test]
+fn refusals_do_not_fill_the_log() {
+    let server = Server::start(&["--log", "debug"]);
+    let path = format!("/v2/models/{}/infer", "m".repeat(30_000));
+    let refused = (0..200).filter(|_| server.send("POST", &path, &[], b"{}").status == 400).count();
+    assert_eq!(refused, 200);
+    let (mut bytes, end) = (0, Instant::now() + Duration::from_secs(30));
+    loop {
+        let said = server.said();
+        bytes += said.iter().map(String::len).sum::<usize>();
+        if said.iter().any(|line| line.contains("were left out of the log")) {
+            break;
+        }
+        assert!(Instant::now() < end, "{bytes} bytes");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(bytes < 6_000_000, "{bytes} bytes");
 }

@@ -42,6 +42,7 @@ pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Calle
     let asked: NewTenant = message(&app, &caller, request).await?;
     let name = TenantName::parse(&asked.name).map_err(|fault| Refusal::bad_input(fault.to_string()))?;
     let settings = changed(registry::TenantSettings::default(), &asked.settings);
+    caller.concerns(&name);
     let created = app.gate.blocking(move |gate| Ok::<_, Refusal>(gate.platform().create_tenant(&name, &settings)?)).await?;
     json(StatusCode::CREATED, &tenant(created))
 }
@@ -54,6 +55,7 @@ pub(in crate::routes) async fn set(
 ) -> Result<Response, Refusal> {
     caller.require_operator()?;
     let name = parse(&named)?;
+    caller.concerns(&name);
     let asked: TenantSettings = message(&app, &caller, request).await?;
     let changing = app.gate.blocking(move |gate| {
         let _changing = gate.changing_tenants();
@@ -66,6 +68,7 @@ pub(in crate::routes) async fn set(
 pub(in crate::routes) async fn delete(State(app): State<Arc<App>>, caller: Caller, named: Named) -> Result<Response, Refusal> {
     caller.require_operator()?;
     let name = parse(&named)?;
+    caller.concerns(&name);
     let deleting = app.gate.blocking(move |gate| {
         let _changing = gate.changing_tenants();
         Ok::<_, Refusal>(gate.platform().delete_tenant(&name)?)

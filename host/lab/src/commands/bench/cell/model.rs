@@ -33,7 +33,7 @@ pub(super) fn cell(arguments: &CellArguments) -> anyhow::Result<Arc<TypedCell>> 
 fn resolve(bundle: &Bundle, name: &str, arguments: &CellArguments) -> anyhow::Result<Arc<TypedCell>> {
     let setup = Setup { in_flight_max: 1, ..Setup::default() };
     let runtime = Runtime::new(host::serving_options(setup, host::default_cache())?.runtime)?;
-    let plugin = runtime.compile(bundle.plugin_name(), bundle.plugin_bytes())?;
+    let plugin = runtime.compile("bench", bundle.plugin_name(), bundle.plugin_bytes())?;
     let model = plugin.with_parameters(bundle.parameters(), bundle.view(), &bundle.limits().plugin())?;
     let described = model.description().cells.iter().find(|cell| cell.name == name);
     let described = described.with_context(|| format!("the plugin `{}` describes no cell `{name}`", bundle.plugin_name()))?;

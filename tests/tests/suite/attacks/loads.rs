@@ -17,7 +17,7 @@ attacks! {
 }
 
 /// Layers of [`deep`], and their width.
-const LAYERS: usize = 32;
+const LAYERS: usize = 64;
 const HIDDEN: usize = 128;
 /// By which a change may take longer beside an attack.
 const LONGER_MAX: Duration = Duration::from_secs(2);

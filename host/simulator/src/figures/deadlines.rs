@@ -11,8 +11,7 @@ use super::batchmaker::v100;
 use super::{Bench, Compared, Curve, Figure, against_load, graph, with_policy};
 
 const MS: u64 = 1_000_000;
-const SECONDS: f64 = 4.0;
-/// What part of that does not count.
+/// What part of the time does not count.
 const WARM_UP: f64 = 0.2;
 
 /// What is asked, within which time it should be answered, and how often it is.
@@ -22,17 +21,26 @@ struct Asked {
     objective_ms: u64,
     batch_max: u32,
     rates: &'static [f64],
+    seconds: f64,
 }
 
 pub(super) fn lstm(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let rates = &[5e3, 10e3, 15e3, 18e3, 20e3, 22e3, 25e3, 30e3, 40e3];
-    let asked = Asked { name: "deadlines-lstm", title: "LSTM, to be answered within 60 ms", objective_ms: 60, batch_max: 512, rates };
+    let asked =
+        Asked { name: "deadlines-lstm", title: "LSTM, to be answered within 60 ms", objective_ms: 60, batch_max: 512, rates, seconds: 4.0 };
     figure(bench, &asked, &Workload::lstm(Lengths::Lognormal { mu: 2.95, sigma: 0.68, max: 330 }))
 }
 
 pub(super) fn trees(bench: &mut Bench<'_>) -> Result<Figure, Error> {
     let rates = &[2e3, 4e3, 5e3, 6e3, 6.5e3, 7e3, 8e3, 10e3, 13e3];
-    let asked = Asked { name: "deadlines-trees", title: "TreeLSTM, to be answered within 30 ms", objective_ms: 30, batch_max: 64, rates };
+    let asked = Asked {
+        name: "deadlines-trees",
+        title: "TreeLSTM, to be answered within 30 ms",
+        objective_ms: 30,
+        batch_max: 64,
+        rates,
+        seconds: 1.5,
+    };
     figure(bench, &asked, &Workload::trees(&Trees::treebank(1)))
 }
 
@@ -40,7 +48,7 @@ fn figure(bench: &mut Bench<'_>, asked: &Asked, workload: &Workload) -> Result<F
     let objective_ns = asked.objective_ms * MS;
     // Until everybody has been answered: a request that still waits at the end is late too.
     let setup = Setup {
-        seconds: SECONDS,
+        seconds: asked.seconds,
         warm_up: WARM_UP,
         batch_max: vec![asked.batch_max],
         objective_ns: Some(objective_ns),
@@ -48,6 +56,8 @@ fn figure(bench: &mut Bench<'_>, asked: &Asked, workload: &Workload) -> Result<F
         ..v100()
     };
     let mut curve = |name: &str, policy| bench.curve(name, asked.rates, &with_policy(&setup, policy), workload);
+    let in_time = |outcome: &Outcome| in_time(outcome, asked.seconds);
+    let in_time_peak = |curve: &Curve| curve.points.iter().map(|point| in_time(&point.outcome)).fold(0.0, f64::max);
     let cellular = curve("cellular", PolicyKind::Cellular)?;
     let adaptive = curve("adaptive", PolicyKind::Adaptive)?;
     let graph = curve("graph, buckets of 10", graph(10))?;
@@ -73,10 +83,6 @@ fn figure(bench: &mut Bench<'_>, asked: &Asked, workload: &Workload) -> Result<F
 }
 
 /// Answers in time, per second.
-fn in_time(outcome: &Outcome) -> f64 {
-    (outcome.answered + outcome.failed).saturating_sub(outcome.sla_violations.unwrap_or(0)) as f64 / (SECONDS * (1.0 - WARM_UP))
-}
-
-fn in_time_peak(curve: &Curve) -> f64 {
-    curve.points.iter().map(|point| in_time(&point.outcome)).fold(0.0, f64::max)
+fn in_time(outcome: &Outcome, seconds: f64) -> f64 {
+    (outcome.answered + outcome.failed).saturating_sub(outcome.sla_violations.unwrap_or(0)) as f64 / (seconds * (1.0 - WARM_UP))
 }

@@ -269,7 +269,7 @@ pub fn settled(engine: &Engine) {
 ///
 /// # Panics
 /// If it does not for a long time.
-pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < PATIENCE, "still waiting until {what}");

@@ -173,8 +173,9 @@ mod tests {
         assert_eq!(third.change_graphs(0, 21), beyond(20, true));
         assert_eq!(third.change_graphs(0, 20), Ok(()));
         drop((first, second, one));
-        assert_eq!(third.change(0, 80), Ok(()), "a tenant alone may have everything");
-        drop((third, other));
+        let fourth = AnswerRoom::new(&other, 1000);
+        assert_eq!(fourth.change(0, 80), Ok(()), "a tenant alone may have everything");
+        drop((third, fourth, other));
         assert_eq!([0, 1].map(|tenant| host.parts().held(tenant)), [0, 0]);
     }
 }

@@ -129,27 +129,6 @@ fn equal_cells_are_made_ready_once_however_many_load_them_at_once() {
 }
 
 #[test]
-fn weights_count_before_their_load_is_over() {
-    let (slow, other) = (generate::model(68), generate::model(69));
-    let bytes = |model: &Model| model.cells.iter().map(|cell| cell.weight_bytes).sum::<u64>();
-    let options = EngineOptions { weight_bytes_max: Some(bytes(&slow) + bytes(&other) - 1), batch_max: 32, ..EngineOptions::default() };
-    let (gate, unwanted, last) = (Gate::default(), AtomicBool::new(false), slow.cells[slow.cells.len() - 1].key);
-    let engine = Engine::start(options, vec![gate.before_cells(move |cell| cell.key == last, worker(&domain(64)))]).unwrap();
-    gate.close();
-    thread::scope(|scope| {
-        let gate = gate;
-        let loading = scope.spawn(|| engine.load_unless(&spec(&slow, 0, 8), &|| unwanted.load(Ordering::Acquire)));
-        wait_until("the last cell of the slow model is being made ready", || gate.holds_somebody());
-        let refused = engine.load(&spec(&other, 1, 8)).unwrap_err();
-        assert!(matches!(refused, ModelError::Weights { .. }), "{refused}");
-        unwanted.store(true, Ordering::Release);
-        gate.open();
-        assert!(matches!(loading.join().unwrap(), Err(ModelError::Cancelled(_))));
-    });
-    engine.load(&spec(&other, 1, 8)).unwrap();
-}
-
-#[test]
 fn a_load_ends_when_nobody_wants_it_any_more() {
     let model = generate::model(70);
     let watch = Stopwatch::saying(Duration::from_micros(10));

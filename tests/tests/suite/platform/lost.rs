@@ -134,27 +134,30 @@ fn lost(bench: &Bench, timeout: Duration) -> (Vec<Waiting>, u64, Vec<Sender<()>>
         let (leaver, answer) = begin_to_leave(&bench.platform, &deployed, call).unwrap();
         Waiting { leaver, answer, wanted, has_timeout }
     });
-    let calls: Vec<Waiting> = calls.collect();
+    let mut calls: Vec<Waiting> = calls.collect();
     bench.allow(CALLS as u32);
     wait_until("all have begun", || bench.counts().1 == 0 && bench.counts().2 == u64::from(bench.counts().0));
     bench.fuses[0].light(2);
     bench.gate.open();
     wait_until("the engine has nothing", || bench.counts().2 == 0);
     let mut expired = 0;
-    let calls = calls.into_iter().filter_map(|waiting| match waiting.answer.try_recv() {
+    let mut is_waiting = |waiting: &Waiting| match waiting.answer.try_recv() {
         Ok(Ok(response)) => {
             assert_eq!(response.outputs, waiting.wanted.outputs);
-            None
+            false
         }
         // While all stood still.
         Ok(Err(error)) => {
             assert!(waiting.has_timeout && error.kind() == ErrorKind::Deadline, "{error}");
             expired += 1;
-            None
+            false
         }
-        Err(_) => Some(waiting),
+        Err(_) => true,
+    };
+    wait_until("calls that ran have their answers", || {
+        calls.retain(&mut is_waiting);
+        calls.len() == bench.counts().0 as usize
     });
-    let calls = calls.collect();
     (calls, expired, held)
 }
 

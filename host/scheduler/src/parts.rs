@@ -94,9 +94,14 @@ impl Parts {
     pub fn take(&mut self, tenant: u32, more: u64) -> bool {
         let may = more <= self.available(tenant);
         if may {
-            self.change(tenant, |held| held + more);
+            self.hold(tenant, more);
         }
         may
+    }
+
+    /// The tenant holds so much more, of what is [available](Self::available).
+    pub(crate) fn hold(&mut self, tenant: u32, more: u64) {
+        self.change(tenant, |held| held + more);
     }
 
     /// What the tenant may take now.

@@ -101,6 +101,9 @@ impl Core {
     /// Places the waiting requests of a class in order, until one does not fit. From then on
     /// tenants get no more than what is left of their parts.
     fn admit(&mut self, class: NumericClass) {
+        if self.classes[class.index()].queues.is_empty() {
+            return;
+        }
         let mut one_waits = None;
         self.drop_stale_claims(class);
         while let Some((turn, order, id)) = self.classes[class.index()].queues.first_after(one_waits) {

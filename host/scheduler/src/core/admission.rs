@@ -138,12 +138,16 @@ impl Core {
         }
     }
 
-    /// Requests that no longer wait claim nothing.
+    /// Requests that no longer wait claim nothing, nor do those whose tenants may no longer have as
+    /// much, because others have come.
     fn drop_stale_claims(&mut self, class: NumericClass) {
         for at in 0..self.domains.len() {
             let home = self.domains[at].as_ref().filter(|home| home.class == class);
             let Some((id, order)) = home.and_then(|home| home.arena.claimant()) else { continue };
-            let waits = self.request(id).order == order && self.request(id).phase == Phase::Waiting;
+            let request = self.request(id);
+            let may_have = || self.classes[class.index()].queues.parts().available(self.model(request.model).tenant.number());
+            let slots = home.map_or(0, |home| home.arena.claimed_slots());
+            let waits = request.order == order && request.phase == Phase::Waiting && u64::from(slots) <= may_have();
             if !waits && let Some(home) = self.domains[at].as_mut() {
                 home.arena.drop_claim();
             }
@@ -156,7 +160,10 @@ impl Core {
         let Some(growth) = self.request(id).pending().0.map(Arc::clone) else { return true };
         let known = self.model(self.request(id).model);
         let left = self.classes[known.info.class.index()].queues.parts().left_of_part(known.tenant.number());
-        if another_waits && (left == 0 || slots_needed(&known.info, &growth) > left) {
+        // A request that claims a block was first before: nobody else can have that block.
+        let claimant = Some((id, self.request(id).order));
+        let claims = || self.domains.iter().flatten().any(|home| home.arena.claimant() == claimant);
+        if another_waits && !claims() && (left == 0 || slots_needed(&known.info, &growth) > left) {
             return false;
         }
         match self.find_place(id, &growth) {

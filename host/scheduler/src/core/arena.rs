@@ -155,6 +155,11 @@ impl Arena {
         self.claim.as_ref().map(|claim| claim.claimant)
     }
 
+    /// Slots of the block that is claimed.
+    pub(crate) fn claimed_slots(&self) -> u32 {
+        self.claim.as_ref().map_or(0, |claim| claim.slots)
+    }
+
     /// `need` slots of what the request claimed, once all of that is free.
     pub(crate) fn take_claimed(&mut self, claimant: Claimant, need: u32) -> Option<u32> {
         let claim = self.claim.take_if(|claim| claim.claimant == claimant && claim.missing == 0)?;

@@ -92,8 +92,12 @@ impl Rules for Buckets {
         self.most.unwrap_or_else(|| view.batch_limit(first) as usize)
     }
 
+    fn may_wait(&self) -> bool {
+        self.window_ns > 0
+    }
+
     fn waits_until(&self, _: View<'_>, bucket: &Bucket) -> Option<Time> {
-        let first = bucket.iter().map(|member| member.since).min().filter(|_| self.window_ns > 0)?;
+        let first = bucket.iter().map(|member| member.since).min()?;
         Some(Time(first.0.saturating_add(self.window_ns)))
     }
 }

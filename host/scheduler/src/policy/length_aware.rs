@@ -84,8 +84,12 @@ impl Rules for LengthAware {
         view.batch_limit(first) as usize
     }
 
+    fn may_wait(&self) -> bool {
+        self.timeout_ns > 0
+    }
+
     fn waits_until(&self, view: View<'_>, bucket: &Bucket) -> Option<Time> {
-        let first = bucket.iter().map(|member| member.since).min().filter(|_| self.timeout_ns > 0)?;
+        let first = bucket.iter().map(|member| member.since).min()?;
         let first_members = bucket.front().map_or(0, |front| self.most(view, front));
         let waits_ns = self.timeout_ns.min(self.time_to_spare(view, bucket.iter().take(first_members)));
         Some(Time(first.0.saturating_add(waits_ns)))

@@ -3,19 +3,26 @@
 //! Each domain has a shelf. Growths that may be taken together share a bucket. Buckets take turns.
 //! A bucket is sorted by rank, then by arrival.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
 
 use crate::id::{DomainId, RequestId, Time};
 use crate::policy::{Key, Member, View};
+
+/// What growths of a bucket have in common.
+pub(super) type BucketKey = Arc<[u32]>;
 
 pub(super) type Bucket = VecDeque<Member>;
 
 /// The buckets of a domain, none of them empty.
 #[derive(Debug, Default)]
 struct Shelf {
-    buckets: BTreeMap<Vec<u32>, Bucket>,
+    buckets: BTreeMap<BucketKey, Bucket>,
+    /// The first of each bucket, the oldest first.
+    fronts: BTreeSet<(Key, BucketKey)>,
     /// The bucket whose turn was last.
-    last: Vec<u32>,
+    last: BucketKey,
     /// The next request's order when that turn began.
     turn_began: u64,
 }
@@ -26,16 +33,33 @@ impl Shelf {
     ///
     /// With turns of one batch, a request of a popular bucket would wait for a round of all buckets
     /// before each batch ahead of it. BatchMaker's figures 7 and 8 do not show that.
-    fn next(&mut self, rules: &impl Rules, view: View<'_>) -> Option<Vec<u32>> {
+    fn next(&mut self, rules: &impl Rules, view: View<'_>) -> Option<BucketKey> {
         let last = self.buckets.get(&self.last);
         let stays = last.and_then(|bucket| bucket.get(rules.most(view, bucket.front()?).checked_sub(1)?));
         if stays.is_some_and(|last| last.order < self.turn_began) {
             return Some(self.last.clone());
         }
-        let due = || self.buckets.iter().filter(|(_, bucket)| is_due(rules, view, bucket));
-        let key = due().find(|(key, _)| **key > self.last).or_else(|| due().next()).map(|(key, _)| key.clone())?;
+        let after = self.buckets.range::<BucketKey, _>((Bound::Excluded(&self.last), Bound::Unbounded));
+        let mut in_turn = after.chain(self.buckets.range::<BucketKey, _>(..=&self.last));
+        let (key, _) = in_turn.find(|(_, bucket)| is_due(rules, view, bucket))?;
         self.turn_began = view.next_order();
-        Some(key)
+        Some(key.clone())
+    }
+
+    /// Changes a bucket, which may be empty before and after.
+    fn change<T>(&mut self, key: &BucketKey, change: impl FnOnce(&mut Bucket) -> T) -> T {
+        let bucket = self.buckets.entry(key.clone()).or_default();
+        let before = bucket.front().map(Member::key);
+        let changed = change(bucket);
+        let after = bucket.front().map(Member::key);
+        if before != after {
+            before.map(|front| self.fronts.remove(&(front, key.clone())));
+            after.map(|front| self.fronts.insert((front, key.clone())));
+        }
+        if after.is_none() {
+            self.buckets.remove(key);
+        }
+        changed
     }
 }
 
@@ -43,6 +67,11 @@ impl Shelf {
 pub(super) trait Rules {
     /// The most requests of a batch that begins with `first`.
     fn most(&self, view: View<'_>, first: &Member) -> usize;
+
+    /// Whether buckets ever wait for more requests.
+    fn may_wait(&self) -> bool {
+        false
+    }
 
     /// Until when a bucket waits for more requests, if it does not fill a batch. None: it does not
     /// wait.
@@ -53,82 +82,93 @@ pub(super) trait Rules {
 
 /// Whether a bucket's batch need not wait for more.
 fn is_due(rules: &impl Rules, view: View<'_>, bucket: &Bucket) -> bool {
-    rules.waits_until(view, bucket).is_none_or(|until| until <= view.now())
+    !rules.may_wait()
+        || rules.waits_until(view, bucket).is_none_or(|until| until <= view.now())
         || bucket.front().is_some_and(|first| bucket.len() >= rules.most(view, first))
 }
 
 /// The shelves of a model.
 #[derive(Debug, Default)]
-pub(super) struct Shelves(BTreeMap<DomainId, Shelf>);
+pub(super) struct Shelves {
+    shelves: BTreeMap<DomainId, Shelf>,
+    /// Where each request is.
+    places: BTreeMap<RequestId, (DomainId, BucketKey, Member)>,
+}
 
 impl Shelves {
     /// Adds a growth to its bucket.
     pub(super) fn put(&mut self, member: Member, domain: DomainId, bucket: Vec<u32>) {
-        let bucket = self.0.entry(domain).or_default().buckets.entry(bucket).or_default();
-        let at = bucket.partition_point(|other| other.rank <= member.rank);
-        bucket.insert(at, member);
+        let key = BucketKey::from(bucket);
+        self.shelves.entry(domain).or_default().change(&key, |bucket| {
+            let at = bucket.partition_point(|other| other.rank <= member.rank);
+            bucket.insert(at, member);
+        });
+        self.places.insert(member.request, (domain, key, member));
     }
 
-    /// Removes a request that has ended.
+    /// Removes a request that has ended, if it is there.
     pub(super) fn remove(&mut self, request: RequestId) {
-        for shelf in self.0.values_mut() {
-            shelf.buckets.retain(|_, bucket| {
-                bucket.retain(|member| member.request != request);
-                !bucket.is_empty()
-            });
-        }
+        let Some((domain, key, member)) = self.places.remove(&request) else { return };
+        let Some(shelf) = self.shelves.get_mut(&domain) else { return };
+        shelf.change(&key, |bucket| {
+            let first = bucket.partition_point(|other| (other.rank, other.since) < (member.rank, member.since));
+            let at = bucket.range(first..).position(|other| other.request == request);
+            at.map(|at| bucket.remove(first + at))
+        });
     }
 
     /// Takes up to `most` growths of the bucket whose turn it is; as many as the rules say, if it
     /// is `None`.
     pub(super) fn take(&mut self, rules: &impl Rules, view: View<'_>, domain: DomainId, most: Option<usize>) -> Vec<Member> {
-        let Some(shelf) = self.0.get_mut(&domain) else { return Vec::new() };
+        let Some(shelf) = self.shelves.get_mut(&domain) else { return Vec::new() };
         let Some(key) = shelf.next(rules, view) else { return Vec::new() };
-        let Some(bucket) = shelf.buckets.get_mut(&key) else { return Vec::new() };
-        let most = most.or_else(|| Some(rules.most(view, bucket.front()?))).unwrap_or(0);
-        let taken = bucket.drain(..bucket.len().min(most)).collect();
-        if bucket.is_empty() {
-            shelf.buckets.remove(&key);
-        }
+        let taken = shelf.change(&key, |bucket| {
+            let most = most.or_else(|| Some(rules.most(view, bucket.front()?))).unwrap_or(0);
+            bucket.drain(..bucket.len().min(most)).collect()
+        });
         shelf.last = key;
-        taken
+        self.note_taken(taken)
     }
 
     /// Takes the wanted growths of a bucket, in order.
-    pub(super) fn take_from(&mut self, domain: DomainId, bucket: &[u32], mut wanted: impl FnMut(&Member) -> bool) -> Vec<Member> {
-        let Some(shelf) = self.0.get_mut(&domain) else { return Vec::new() };
-        let Some(waiting) = shelf.buckets.get_mut(bucket) else { return Vec::new() };
-        let mut taken = Vec::new();
-        waiting.retain(|member| {
-            let takes = wanted(member);
-            taken.extend(takes.then_some(*member));
-            !takes
+    pub(super) fn take_from(&mut self, domain: DomainId, bucket: &BucketKey, mut wanted: impl FnMut(&Member) -> bool) -> Vec<Member> {
+        let Some(shelf) = self.shelves.get_mut(&domain) else { return Vec::new() };
+        let taken = shelf.change(bucket, |waiting| {
+            let mut taken = Vec::new();
+            waiting.retain(|member| {
+                let takes = wanted(member);
+                taken.extend(takes.then_some(*member));
+                !takes
+            });
+            taken
         });
-        if waiting.is_empty() {
-            shelf.buckets.remove(bucket);
-        }
+        self.note_taken(taken)
+    }
+
+    fn note_taken(&mut self, taken: Vec<Member>) -> Vec<Member> {
+        taken.iter().for_each(|member| drop(self.places.remove(&member.request)));
         taken
     }
 
     /// The buckets of a domain. None is empty.
-    pub(super) fn buckets(&self, domain: DomainId) -> impl Iterator<Item = (&Vec<u32>, &Bucket)> {
-        self.0.get(&domain).into_iter().flat_map(|shelf| &shelf.buckets)
+    pub(super) fn buckets(&self, domain: DomainId) -> impl Iterator<Item = (&BucketKey, &Bucket)> {
+        self.shelves.get(&domain).into_iter().flat_map(|shelf| &shelf.buckets)
     }
 
     /// The age of the oldest growth that a batch could take now.
     pub(super) fn oldest(&self, rules: &impl Rules, view: View<'_>, domain: DomainId) -> Option<Key> {
-        let due = self.0.get(&domain)?.buckets.values().filter(|bucket| is_due(rules, view, bucket));
-        due.filter_map(VecDeque::front).map(Member::key).min()
+        let shelf = self.shelves.get(&domain)?;
+        shelf.fronts.iter().find(|(_, key)| is_due(rules, view, &shelf.buckets[key])).map(|(front, _)| *front)
     }
 
     /// When the next bucket has waited long enough.
     pub(super) fn wake_at(&self, rules: &impl Rules, view: View<'_>) -> Option<Time> {
-        let buckets = self.0.values().flat_map(|shelf| shelf.buckets.values());
+        let buckets = self.shelves.values().filter(|_| rules.may_wait()).flat_map(|shelf| shelf.buckets.values());
         buckets.filter_map(|bucket| rules.waits_until(view, bucket)).filter(|until| *until > view.now()).min()
     }
 
     /// Growths that wait in a domain, bucket by bucket.
     pub(super) fn waiting(&self, domain: DomainId) -> impl Iterator<Item = &Member> {
-        self.0.get(&domain).into_iter().flat_map(|shelf| shelf.buckets.values()).flatten()
+        self.buckets(domain).flat_map(|(_, bucket)| bucket)
     }
 }

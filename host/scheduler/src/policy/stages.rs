@@ -29,7 +29,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{DomainId, Time, WorkerId};
-use crate::policy::shelf::{Rules, Shelves};
+use crate::policy::shelf::{BucketKey, Rules, Shelves};
 use crate::policy::whole::{Batch, Next, release, structure};
 use crate::policy::{Ended, Key, Member, NANOSECONDS_PER_MS, Parameters, Pick, Policy, PolicyNameError, Takes, View, number};
 
@@ -111,7 +111,7 @@ struct Flight {
     /// Where its stages begin, the first one excepted.
     stages: Vec<At>,
     /// What all of its requests are like.
-    bucket: Vec<u32>,
+    bucket: BucketKey,
     began: Time,
     /// For how long it may be stretched.
     stretch_ns: u64,

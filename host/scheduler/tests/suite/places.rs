@@ -138,3 +138,34 @@ fn large_requests_and_small_ones_of_another_tenant_take_turns() {
         }
     }
 }
+
+/// Two tenants wait for a large block each. One claims it; then the other is the first, because what it held has ended.
+#[test]
+fn whoever_claims_a_block_gets_it_also_if_another_tenant_is_now_the_first() {
+    let mut memory = Memory::new(PolicyKind::Cellular, &[1, 1, 1]);
+    let until = |memory: &mut Memory, tenant: u32, placed: usize| {
+        for _ in 0..10_000 {
+            if memory.placed(tenant) == placed {
+                return;
+            }
+            memory.turn();
+        }
+        panic!("tenant {tenant} has {} requests with a place, not {placed}", memory.placed(tenant));
+    };
+    // One of the first tenant holds the first half for ever, and the last one of the third tenant the second half for some time.
+    for (tenant, count, steps) in [(0, 1, 1_000_000), (1, 2, 200), (2, 21, 2), (2, 22, 400)] {
+        memory.fill(tenant, count, (LAST, &small(steps)));
+    }
+    memory.turn();
+    until(&mut memory, 2, 1);
+    assert_eq!([0, 1].map(|tenant| memory.placed(tenant)), [1, 2]);
+    for (tenant, count) in [(0, 2), (1, 3)] {
+        memory.fill(tenant, count, (LAST, &large()));
+        memory.turn();
+    }
+    until(&mut memory, 1, 0);
+    assert_eq!([0, 2].map(|tenant| memory.placed(tenant)), [1, 1], "both large ones wait, and the second half is held");
+    until(&mut memory, 2, 0);
+    until(&mut memory, 0, 2);
+    until(&mut memory, 1, 1);
+}

@@ -80,17 +80,19 @@ impl Policy for Adaptive {
     /// Records which types recur in a request. Returns when the request can no longer begin in
     /// time.
     fn submitted(&mut self, view: View<'_>, submission: &Submission) -> Option<Time> {
-        let graph = &submission.growth;
-        self.types.resize(view.types().len(), KnownType::default());
+        let (graph, model) = (&submission.growth, view.model());
+        if self.types.len() < model.types.len() {
+            self.types.resize(model.types.len(), KnownType::default());
+        }
         self.requests = self.requests.saturating_add(1);
         for chain in graph.chains.iter().filter(|chain| chain.length.bound > 0) {
-            let bound = chain.length.bound;
+            let (bound, repeats) = (chain.length.bound, chain.length.bound > 1);
             for stage in &chain.stages {
-                let known = &mut self.types[view.model().type_of_cell[stage.cell as usize] as usize];
+                let known = &mut self.types[model.type_of_cell[stage.cell as usize] as usize];
                 known.nodes = known.nodes.saturating_add(u64::from(bound));
-                known.recurs |= bound > 1 || known.seen == self.requests;
+                known.recurs |= repeats || known.seen == self.requests;
                 known.seen = self.requests;
-                known.stacked |= chain.stages.len() > 1 && bound > 1;
+                known.stacked |= repeats && chain.stages.len() > 1;
             }
         }
         let deadline = submission.deadline?;

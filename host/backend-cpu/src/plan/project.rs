@@ -20,6 +20,7 @@ use crate::kernels::running::Keeper;
 use crate::kernels::softmax::{BLOCK, Softmax};
 use crate::level::Level;
 use crate::matrix::{Left, TERMS};
+use crate::slices;
 
 /// Has each thread of a team do a part.
 type Run<'a> = &'a mut dyn FnMut(&(dyn Fn(usize) + Sync));
@@ -104,6 +105,13 @@ fn merge(folding: &mut Folding, whole: usize, chain: &[usize]) {
     }
 }
 
+/// Behind a stretch of columns: a long product may stop here, unless other threads have parts of it.
+fn point(threads: usize) {
+    if threads == 1 {
+        slices::point();
+    }
+}
+
 impl Projection {
     /// Adds weights, and what was made of them, to what is held.
     pub(super) fn hold(&self, held: &mut Held) {
@@ -179,6 +187,7 @@ impl Projection {
             self.product.run_in_stretches((&lefts[..self.lefts.len()], rows), &showing, memory.scratch(thread), None, &mut |stretch| {
                 let kept = kept.wrapping_add(stretch.rows.start * words);
                 keeper.pass(stretch.elements, stretch.rows.len(), &stretch.columns, kept);
+                point(threads);
             });
         }
     }

@@ -130,6 +130,29 @@ fn long_steps_are_cut() {
     assert!(sliced == whole);
 }
 
+/// Products of which only the best, the softmax or its best are wanted.
+#[test]
+fn long_projections_are_cut() {
+    const COLUMNS: usize = 20_000;
+    let draft = |name: &str| {
+        let draft = Draft::new(name).input("x", Datatype::Fp32, &[700]).weight(tensor("w", &[700, COLUMNS], 0.04));
+        draft.operator("MatMul", &["x", "w"], &["y"])
+    };
+    let softmax = |name: &str| draft(name).operator("Softmax", &["y"], &["p"]).with("axis", -1);
+    let best = |draft: Draft, from: &str| {
+        draft.operator("ArgMax", &[from], &["best"]).with("axis", -1).with("keepdims", 0).output("best", Datatype::Int64, &[])
+    };
+    for cell in
+        [best(draft("best"), "y"), softmax("softmax").output("p", Datatype::Fp32, &[COLUMNS]), best(softmax("best of softmax"), "p")]
+    {
+        let cell = cell.at(Precision::F32).resolve();
+        let (whole, _) = outputs(&cell, (0, 1, false));
+        let (sliced, pauses) = outputs(&cell, (0, 1, true));
+        assert!(pauses > 2 * 20, "`{}`: {pauses} pauses of two tasks", cell.name);
+        assert!(sliced == whole, "`{}`", cell.name);
+    }
+}
+
 #[test]
 fn a_worker_may_go_while_a_task_is_paused() {
     let cell = long(Precision::F32, 40_000);

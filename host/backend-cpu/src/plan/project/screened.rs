@@ -3,7 +3,7 @@
 use super::super::Projection;
 use super::super::frame::Memory;
 use super::super::run::share;
-use super::Run;
+use super::{Run, point};
 use crate::kernels::running::Keeper;
 use crate::kernels::screening::{Apart, Candidates, Looking, Reach, WORDS};
 use crate::matrix::{Left, Screen, Stretch, TERMS, Told};
@@ -123,6 +123,7 @@ impl<'a> Kept<'a> {
             let (elements, columns) = ((elements.cast_const(), stride), (columns.start, columns.end));
             // SAFETY: as above; the candidates of these rows were begun.
             unsafe { screen.look(Looking { elements, rows: rows.len(), columns, bounds: screen.columns(), known }) };
+            point(threads);
         };
         // SAFETY: the caller's promise; the copies are rows of the product, which packs them one by one.
         unsafe { screen.coarse.run_in_stretches((&[left], rows), &showing, self.memory.scratch(thread), None, &mut seen) };

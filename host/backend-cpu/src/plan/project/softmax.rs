@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::super::Projection;
 use super::super::frame::Memory;
 use super::super::run::share;
-use super::Run;
+use super::{Run, point};
 use crate::kernels::running::{KEPT_MOST, Keeper};
 use crate::kernels::softmax::{BLOCK, Scale, Softmax, are_apart};
 use crate::matrix::Target;
@@ -110,6 +110,7 @@ impl Projection {
                 None,
                 &mut |stretch| {
                     seen(stretch.elements, rows.start + stretch.rows.start..rows.start + stretch.rows.end, stretch.columns);
+                    point(threads);
                 },
             );
         }
@@ -129,6 +130,7 @@ impl Projection {
             let lefts = (&lefts[..self.lefts.len()], rows);
             self.product.run_in_stretches(lefts, &showing, memory.scratch(thread), Some(into()), &mut |stretch| {
                 softmax.look(stretch.elements, stretch.rows.len(), stretch.columns, known(stretch.rows.start));
+                point(threads);
             });
         });
         // SAFETY: now all are done, and a thread takes rows of its own.

@@ -8,6 +8,7 @@ mod receiving;
 mod report;
 mod views;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ pub use self::changes::NewUpload;
 use self::receiving::Arriving;
 pub use self::views::{CellFigures, Figures, ModelFigures};
 use crate::calls::Calls;
-use crate::catalog::{Catalog, Deployed, Reason, ServerBounds};
+use crate::catalog::{Catalog, Deployed, ModelEntry, Reason, ServerBounds};
 use crate::error::{LookupError, PlatformError};
 use crate::limits::Limit;
 use crate::queue;
@@ -95,11 +96,39 @@ pub struct Platform {
     starting: Starting,
 }
 
-#[derive(Debug, Default)]
+/// How long a server that starts is not ready because models of several tenants load. After that a
+/// model which takes longer is alone not ready, so that no tenant keeps a balancer from the others.
+const STARTING_MAX: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
 struct Starting {
+    since: Instant,
+    /// Models that are meant to serve, and the tenants that have them.
     total: AtomicUsize,
+    tenants: AtomicUsize,
     loaded: AtomicUsize,
     over: AtomicBool,
+}
+
+impl Starting {
+    fn now() -> Self {
+        let [total, tenants, loaded] = [(); 3].map(|()| AtomicUsize::default());
+        Self { since: Instant::now(), total, tenants, loaded, over: AtomicBool::default() }
+    }
+
+    fn count(&self, models: &[(Arc<ModelEntry>, u64)]) {
+        let tenants: BTreeSet<&TenantName> = models.iter().map(|(model, _)| &model.tenant.name).collect();
+        self.total.store(models.len(), Ordering::Release);
+        self.tenants.store(tenants.len(), Ordering::Release);
+    }
+
+    fn readiness(&self, now: Instant) -> Readiness {
+        let is_long = self.tenants.load(Ordering::Acquire) > 1 && now.duration_since(self.since) >= STARTING_MAX;
+        if is_long || self.over.load(Ordering::Acquire) {
+            return Readiness::Ready;
+        }
+        Readiness::Starting { loaded: self.loaded.load(Ordering::Acquire), total: self.total.load(Ordering::Acquire) }
+    }
 }
 
 impl Platform {
@@ -116,10 +145,10 @@ impl Platform {
             tenants: Mutex::default(),
             archive: options.archive,
             arriving: Arriving::default(),
-            starting: Starting::default(),
+            starting: Starting::now(),
         });
         let models = platform.remembered()?;
-        platform.starting.total.store(models.len(), Ordering::Release);
+        platform.starting.count(&models);
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let (weak, server) = (Arc::downgrade(&platform), platform.catalog().server.clone());
         thread("retiring").spawn(move || Self::unload_retired(&weak, &server)).map_err(StartError::Thread)?;
@@ -156,11 +185,7 @@ impl Platform {
         if self.calls.draining.load(Ordering::Acquire) {
             return Readiness::Draining;
         }
-        if self.starting.over.load(Ordering::Acquire) {
-            return Readiness::Ready;
-        }
-        let (loaded, total) = (&self.starting.loaded, &self.starting.total);
-        Readiness::Starting { loaded: loaded.load(Ordering::Acquire), total: total.load(Ordering::Acquire) }
+        self.starting.readiness(Instant::now())
     }
 
     /// The version that answers under that name. It stays loaded as long as it is held.
@@ -204,5 +229,20 @@ impl Drop for Platform {
         // A model's entry and its version hold each other.
         self.catalog().models(None).iter().for_each(|model| model.take_out_of_service(Reason::Nothing));
         self.catalog().server.retired.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_of_several_tenants_keep_a_server_from_being_ready_for_a_while() {
+        let is_ready = |tenants: usize, after: Duration| {
+            let starting = Starting { tenants: tenants.into(), ..Starting::now() };
+            starting.readiness(starting.since + after) == Readiness::Ready
+        };
+        assert!(!is_ready(2, STARTING_MAX / 2) && is_ready(2, STARTING_MAX));
+        assert!(!is_ready(1, 100 * STARTING_MAX), "nobody else waits");
     }
 }

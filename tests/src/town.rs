@@ -3,7 +3,7 @@
 
 use std::io::{self, BufReader, Write as _};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,17 @@ use tokio::runtime::Builder;
 use crate::archives::Tar;
 use crate::bundle_folder::BundleFolder;
 use crate::neighbours::SetOnDrop;
+use crate::platform::summing;
 use crate::server::{Answer, PATIENCE, Server, is_sum, sum};
 
 /// How often the neighbour asks: 20 times a second.
 const EVERY: Duration = Duration::from_millis(50);
 /// How long a task may keep a device.
 const TASK_MAX: Duration = Duration::from_millis(50);
+/// By which a change of the neighbour's model may take longer beside an attack.
+const LONGER_MAX: Duration = Duration::from_secs(2);
+/// MiB by which the server may grow beside one.
+const GROWTH_MAX: usize = 1024;
 
 /// A server with an operator's key, and two tenants with keys.
 pub struct Town {
@@ -31,6 +36,8 @@ pub struct Town {
     pub neighbour: String,
     /// The attacker's key.
     pub attacker: String,
+    /// Uploads of the neighbour's second model.
+    uploads: AtomicU32,
 }
 
 /// How the neighbour fared.
@@ -75,9 +82,11 @@ impl Town {
             assert_eq!(made.status, 201, "{}", made.text());
             key(&operator, name, &["infer", "upload", "admin"])
         });
-        let town = Self { server, operator, neighbour, attacker };
-        let uploaded = town.upload(&town.neighbour, "sums", &BundleFolder::summing());
-        assert_eq!(uploaded.status, 201, "{}", uploaded.text());
+        let town = Self { server, operator, neighbour, attacker, uploads: AtomicU32::new(0) };
+        for (model, bundle) in [("sums", BundleFolder::summing()), ("changed", summing(-1.0))] {
+            let uploaded = town.upload(&town.neighbour, model, &bundle);
+            assert_eq!(uploaded.status, 201, "{}", uploaded.text());
+        }
         town
     }
 
@@ -136,35 +145,77 @@ impl Town {
         Ok(answer)
     }
 
-    /// Asks as the neighbour while somebody attacks. He must get his answers, nearly as soon as
-    /// alone. A machine that is busy with something else gets a second try.
+    /// How long the neighbour's changes of a model take, each by itself.
+    fn changes(&self) -> Vec<(&'static str, Duration)> {
+        let change = |method: &str, path: &str| {
+            let answer = self.send(&self.neighbour, method, path, b"");
+            assert!(matches!(answer.status, 200 | 204), "{path}: {}", answer.text());
+        };
+        let upload = || {
+            let bundle = summing(self.uploads.fetch_add(1, Ordering::Relaxed) as f32);
+            let answer = self.upload(&self.neighbour, "changed", &bundle);
+            assert_eq!(answer.status, 201, "{}", answer.text());
+        };
+        let steps: [(&str, &dyn Fn()); 5] = [
+            ("upload", &upload),
+            ("activation", &|| change("POST", "/v1/models/changed/versions/1/activate")),
+            ("rollback", &|| change("POST", "/v1/models/changed/rollback")),
+            ("unload", &|| change("POST", "/v2/repository/models/changed/unload")),
+            ("load", &|| change("POST", "/v2/repository/models/changed/load")),
+        ];
+        let timed = |(name, step): (&'static str, &dyn Fn())| {
+            let began = Instant::now();
+            step();
+            (name, began.elapsed())
+        };
+        steps.map(timed).to_vec()
+    }
+
+    /// Memory that the server has taken, in MiB.
+    ///
+    /// # Panics
+    /// If it does not run.
+    #[must_use]
+    pub fn resident(&self) -> usize {
+        let said = std::fs::read_to_string(format!("/proc/{}/status", self.server.id())).expect("it runs");
+        let line = said.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a figure");
+        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") >> 10
+    }
+
+    /// Asks and changes a model as the neighbour while somebody attacks. He must get his answers,
+    /// nearly as soon as alone, and changes must be nearly as fast. The server must not grow much.
+    /// A machine that is busy with something else gets a second try.
     ///
     /// # Panics
     /// If he does not.
     pub fn endures(&self, requests: usize, fraction: f64, attack: impl Fn(&AtomicBool) + Sync) {
         let alone = self.ask(requests / 2);
         assert_eq!(alone.failures, [""; 0], "alone");
-        let bound = 5 * alone.quantile(fraction) + TASK_MAX;
+        let (bound, changes_alone, before) = (5 * alone.quantile(fraction) + TASK_MAX, self.changes(), self.resident());
         let mut said = String::new();
         for _ in 0..2 {
             let over = AtomicBool::new(false);
-            let fared = thread::scope(|scope| {
+            let (fared, changes) = thread::scope(|scope| {
                 let attacking = scope.spawn(|| attack(&over));
                 let fared = {
                     let _over = SetOnDrop(&over);
                     // The attack is under way.
                     thread::sleep(Duration::from_millis(300));
-                    self.ask(requests)
+                    let changing = scope.spawn(|| self.changes());
+                    (self.ask(requests), changing.join().expect("changes are made"))
                 };
                 attacking.join().expect("the attack runs");
                 fared
             });
+            let grown = self.resident().saturating_sub(before);
+            assert!(grown < GROWTH_MAX, "{grown} MiB");
+            let late = changes.iter().zip(&changes_alone).find(|((_, beside), (_, alone))| *beside > *alone + LONGER_MAX);
             let failed_max = requests / 1000;
-            if fared.failures.len() <= failed_max && fared.quantile(fraction) <= bound {
+            if fared.failures.len() <= failed_max && fared.quantile(fraction) <= bound && late.is_none() {
                 return;
             }
             said = format!(
-                "{} failures, {:?}; {:?} where {bound:?} are allowed",
+                "{} failures, {:?}; {:?} where {bound:?} are allowed; changes beside and alone: {late:?}",
                 fared.failures.len(),
                 fared.failures.first(),
                 fared.times.get(fared.times.len() * 9 / 10)

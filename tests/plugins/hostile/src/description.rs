@@ -2,8 +2,13 @@
 
 use crate::cellwright::plugin::types::{Body, Cell, Datatype, Description, Operator, Parameter, Port, Refusal, TensorSpec, Value};
 
-/// Columns of the input, and of every value.
+/// Columns of the input, and of every value of the honest model.
 pub const WIDTH: u32 = 4;
+/// Columns of what the cell `heavy` computes, and how many products a row of it takes.
+pub const HEAVY: u32 = 1024;
+const PRODUCTS: usize = 200;
+/// Columns of what the cell `wide` computes.
+const WIDE: u32 = 1 << 16;
 
 /// The description for that behaviour; the honest one if it is none of those below.
 pub fn of(behaviour: &str) -> Result<Description, Refusal> {
@@ -38,6 +43,8 @@ pub fn of(behaviour: &str) -> Result<Description, Refusal> {
             let one = description.cells[0].clone();
             description.cells = (0..10_000).map(|n| Cell { name: format!("cell{n}"), ..one.clone() }).collect();
         }
+        // Honest, too: cells that take long, or much memory.
+        "heavy" => description.cells.extend([heavy(), wide(), narrow()]),
         "huge-shape" => cell.inputs[0].shape = vec![u32::MAX, u32::MAX, u32::MAX],
         _ => {}
     }
@@ -50,12 +57,7 @@ pub fn of(behaviour: &str) -> Result<Description, Refusal> {
 /// One cell, `sum = (x + before) + bias`, whose state is `before`.
 fn honest() -> Description {
     let tensor = |name: &str, shape: Vec<i64>| TensorSpec { name: name.into(), datatype: Datatype::Fp32, shape };
-    let add = |inputs: [&str; 2], output: &str| Operator {
-        kind: "Add".into(),
-        inputs: inputs.map(Into::into).into(),
-        outputs: vec![output.into()],
-        attributes: vec![],
-    };
+    let add = |inputs: [&str; 2], output: &str| operator("Add", &inputs, output);
     Description {
         inputs: vec![tensor("x", vec![-1, i64::from(WIDTH)])],
         outputs: vec![tensor("sum", vec![i64::from(WIDTH)])],
@@ -71,6 +73,41 @@ fn honest() -> Description {
         live_max: Some(64),
         ignored_weights: vec![],
     }
+}
+
+/// Many products with one weight, one after the other: `y = square · … · square · x`.
+fn heavy() -> Cell {
+    let name = |product: usize| if product == PRODUCTS { "y".to_owned() } else { format!("x{product}") };
+    let product = |n: usize| operator("MatMul", &[&if n == 0 { "x".to_owned() } else { name(n) }, "square"], &name(n + 1));
+    let operators = (0..PRODUCTS).map(product).collect();
+    cell("heavy", Port { shape: vec![HEAVY], ..port("x", true) }, Port { shape: vec![HEAVY], ..port("y", false) }, operators)
+}
+
+/// A large row of a small one: `y = x[0] + large`.
+fn wide() -> Cell {
+    let operators = vec![first("x", "one", 1), operator("Add", &["one", "large"], "y")];
+    cell("wide", port("x", false), Port { shape: vec![WIDE], ..port("y", false) }, operators)
+}
+
+/// A small row of a large one: its first columns.
+fn narrow() -> Cell {
+    cell("narrow", Port { shape: vec![WIDE], ..port("x", false) }, port("y", false), vec![first("x", "y", WIDTH)])
+}
+
+fn cell(name: &str, input: Port, output: Port, operators: Vec<Operator>) -> Cell {
+    Cell { name: name.into(), inputs: vec![input], outputs: vec![output], body: Body::Operators(operators), batch_max: None, priority: None }
+}
+
+fn operator(kind: &str, inputs: &[&str], output: &str) -> Operator {
+    let inputs = inputs.iter().map(|input| (*input).into()).collect();
+    Operator { kind: kind.into(), inputs, outputs: vec![output.into()], attributes: vec![] }
+}
+
+/// The first columns of a value.
+fn first(input: &str, output: &str, columns: u32) -> Operator {
+    let bounds = [("starts", 0), ("ends", columns.into()), ("axes", 1)];
+    let attributes = bounds.map(|(name, bound)| Parameter { name: name.into(), value: Value::Ints(vec![bound]) }).into();
+    Operator { attributes, ..operator("Slice", &[input], output) }
 }
 
 fn port(name: &str, carried: bool) -> Port {

@@ -4,10 +4,13 @@ use crate::cellwright::plugin::types::{
     Affine, Chain, Datatype, Extent, Feedback, FeedbackMode, Gathered, Growth, Node, Nodes, OutputRef, ResponseTensor, Rows, Sibling,
     Source, Stage, Steps, Tensor,
 };
-use crate::description::WIDTH;
+use crate::description::{HEAVY, WIDTH};
 
 /// More nodes than a host takes.
 const MANY: u32 = 1 << 21;
+
+/// Steps that take seconds.
+const SLOW: u32 = 500_000;
 
 /// 0, 1, 2, …
 pub const EVERY: Affine = Affine { first: 0, stride: 1, from_end: false };
@@ -21,6 +24,16 @@ pub fn of(behaviour: &str, rows: u32) -> Option<Growth> {
         // For a description with `sums`.
         "stream-all" => growth.outputs.push(ResponseTensor { name: "sums".into(), from: Gathered::All(output(0)), stream: true }),
         "stream-last" => growth.outputs[0].stream = true,
+
+        // For the description `heavy`: steps that take long, the same of denormal numbers, and much memory for a long time.
+        "heavy" => growth.chains.push(heavy(rows, 0.0)),
+        "heavy-denormal" => growth.chains.push(heavy(rows, 1e-39)),
+        "hold" => {
+            let slow = Chain { stages: vec![Stage { cell: 0, inputs: vec![first_row(), Source::Zeros] }], ..summing(SLOW) };
+            let read = |chain: u32| Source::Steps(Steps { of: output(chain), at: EVERY });
+            growth.chains.extend([slow, one(2, rows, Source::Last(output(1))), one(3, rows, read(2))]);
+            growth.outputs[0] = answer(3);
+        }
 
         "many-chains-beside" => growth.chains.extend((0..1000).map(|_| chain_of(1, Source::Zeros))),
 
@@ -119,8 +132,23 @@ pub fn output(chain: u32) -> OutputRef {
 
 /// Independent steps over row 0, with that state.
 fn chain_of(steps: u32, before: Source) -> Chain {
-    let first_row = Source::Rows(Rows { tensor: 0, at: Affine { stride: 0, ..EVERY } });
-    Chain { stages: vec![Stage { cell: 0, inputs: vec![first_row, before] }], length: Extent::Fixed(steps), feedback: vec![], stop: None }
+    Chain { stages: vec![Stage { cell: 0, inputs: vec![first_row(), before] }], length: Extent::Fixed(steps), feedback: vec![], stop: None }
+}
+
+fn first_row() -> Source {
+    Source::Rows(Rows { tensor: 0, at: Affine { stride: 0, ..EVERY } })
+}
+
+/// Independent steps of a cell with one input.
+fn one(cell: u32, steps: u32, input: Source) -> Chain {
+    Chain { stages: vec![Stage { cell, inputs: vec![input] }], length: Extent::Fixed(steps), feedback: vec![], stop: None }
+}
+
+/// Steps of the cell `heavy`, each of the one before, the first of that number everywhere.
+fn heavy(steps: u32, first: f32) -> Chain {
+    let data = first.to_le_bytes().repeat(HEAVY as usize);
+    let first = Tensor { name: String::new(), datatype: Datatype::Fp32, shape: vec![HEAVY.into()], data };
+    Chain { feedback: vec![Feedback { input: 0, ..summing(1).feedback[0] }], ..one(1, steps, Source::Literal(first)) }
 }
 
 fn endless_chain() -> Chain {

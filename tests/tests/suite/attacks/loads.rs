@@ -2,10 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use cellwright_tests::bundle_folder::BundleFolder;
-use cellwright_tests::platform::summing;
 use cellwright_tests::town::{Town, until};
 
 use super::attacks;
@@ -19,9 +17,6 @@ attacks! {
 /// Layers of [`deep`], and their width.
 const LAYERS: usize = 64;
 const HIDDEN: usize = 128;
-/// By which a change may take longer beside an attack.
-const LONGER_MAX: Duration = Duration::from_secs(2);
-
 /// Many cells whose weights nobody has seen.
 fn deep(seed: u32) -> BundleFolder {
     let bundle = BundleFolder::dense();
@@ -41,37 +36,9 @@ fn deep(seed: u32) -> BundleFolder {
     bundle
 }
 
-/// How long the neighbour's changes of a model take, each by itself.
-fn changes(town: &Town, bias: f32) -> Vec<(&'static str, Duration)> {
-    let change = |method: &str, path: &str| {
-        let answer = town.send(&town.neighbour, method, path, b"");
-        assert!(matches!(answer.status, 200 | 204), "{path}: {}", answer.text());
-    };
-    let upload = || {
-        let answer = town.upload(&town.neighbour, "mine", &summing(bias));
-        assert_eq!(answer.status, 201, "{}", answer.text());
-    };
-    let steps: [(&str, &dyn Fn()); 5] = [
-        ("upload", &upload),
-        ("activation", &|| change("POST", "/v1/models/mine/versions/1/activate")),
-        ("rollback", &|| change("POST", "/v1/models/mine/rollback")),
-        ("unload", &|| change("POST", "/v2/repository/models/mine/unload")),
-        ("load", &|| change("POST", "/v2/repository/models/mine/load")),
-    ];
-    let timed = |(name, step): (&'static str, &dyn Fn())| {
-        let began = Instant::now();
-        step();
-        (name, began.elapsed())
-    };
-    steps.map(timed).to_vec()
-}
-
 fn slow_loads((requests, _): Form) {
     let town = Town::start(&[]);
-    let first = town.upload(&town.neighbour, "mine", &summing(0.5));
-    assert_eq!(first.status, 201, "{}", first.text());
-    let alone = changes(&town, 1.5);
-    let (seed, bias) = (AtomicU32::new(1), AtomicU32::new(2));
+    let seed = AtomicU32::new(1);
     // A batch that is measured keeps a worker for 30 ms and more, so half of the requests alone are held to the bound.
     town.endures(requests, 0.5, |over| {
         thread::scope(|scope| {
@@ -82,12 +49,6 @@ fn slow_loads((requests, _): Form) {
                 };
                 scope.spawn(move || until(over, attack));
             }
-            until(over, || {
-                let beside = changes(&town, bias.fetch_add(1, Ordering::Relaxed) as f32);
-                for ((name, beside), (_, alone)) in beside.iter().zip(&alone) {
-                    assert!(*beside <= *alone + LONGER_MAX, "{name} takes {beside:?}, and alone {alone:?}");
-                }
-            });
         });
     });
 }

@@ -15,13 +15,6 @@ attacks! {
 
 const MIB: usize = 1 << 20;
 
-/// Memory that the server has taken, in MiB.
-fn resident(town: &Town) -> usize {
-    let said = std::fs::read_to_string(format!("/proc/{}/status", town.server.id())).expect("it runs");
-    let line = said.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a figure");
-    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") >> 10
-}
-
 /// Packed, zeros take next to nothing.
 fn packed(bundle: &BundleFolder) -> Vec<u8> {
     zstd::encode_all(Tar::of(bundle.path()).finish().as_slice(), 1).expect("memory")
@@ -42,7 +35,7 @@ fn shared_weights((requests, fraction): Form) {
     let upload = packed(&bundle);
     assert!(upload.len() < MIB, "{}", upload.len());
     let town = Town::start(&[]);
-    let before = resident(&town);
+    let before = town.resident();
     let models = |count: usize| {
         for number in 0..count {
             let uploaded = town.send(&town.attacker, "PUT", &format!("/v1/models/large{number}"), &upload);
@@ -51,7 +44,7 @@ fn shared_weights((requests, fraction): Form) {
     };
     models(8);
     // 64 MiB as they are, and a table of what is computed of them.
-    let taken = resident(&town).saturating_sub(before);
+    let taken = town.resident().saturating_sub(before);
     assert!(taken < 320, "{taken} MiB");
     town.endures(requests, fraction, |over| until(over, || models(2)));
 }
@@ -61,11 +54,11 @@ fn unread_weights((requests, fraction): Form) {
     bundle.weights(&[("bias", &[4], &[1.0; 4]), ("unread", &[48 * MIB], &vec![0.0; 48 * MIB])]);
     let upload = packed(&bundle);
     let town = Town::start(&[]);
-    let before = resident(&town);
+    let before = town.resident();
     let refused = || {
         let refused = town.send(&town.attacker, "PUT", "/v1/models/large", &upload);
         assert!(refused.status == 400 && refused.text().contains("`unread`"), "{} {}", refused.status, refused.text());
-        let taken = resident(&town).saturating_sub(before);
+        let taken = town.resident().saturating_sub(before);
         assert!(taken < 128, "{taken} MiB");
     };
     town.endures(requests, fraction, |over| until(over, refused));

@@ -34,7 +34,7 @@ pub struct Gate {
     readers: Readers,
     /// Uploads that are received and checked.
     tenant_uploads: TenantLimiter,
-    /// Changes of models, each of which may wait for others of the same model.
+    /// Changes of models, each of which may wait for others of the same model, and of keys.
     changes: TenantLimiter,
     /// Answers that are read from the registry and may be long.
     lists: TenantLimiter,
@@ -270,7 +270,7 @@ impl Gate {
         self.tenant_changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes one of the tenant's models, in its turn, on a thread that may block. A client that
+    /// Changes one of the tenant's models or keys, in its turn, on a thread that may block. A client that
     /// leaves gives it up.
     ///
     /// # Errors

@@ -194,9 +194,9 @@ pub const TABLE: &[Row] = &[
     row(
         Limit::TenantChanges,
         ("", Tenant, AtOnce(4, 64)),
-        "Changes of models at once: activate, roll back, load, unload, delete.",
+        "Changes of models and keys at once: activate, roll back, load, unload, create, delete.",
         Some(Busy),
-        "too many changes of this tenant's models wait for their turn: try again later",
+        "too many changes of this tenant wait for their turn: try again later",
     ),
     row(
         Limit::TenantLists,

@@ -3,6 +3,7 @@
 //! Each attack runs in short form here. `tests/run soak` has the long forms, with the bounds of `host/README.md`.
 
 mod connections;
+mod keys;
 mod loads;
 mod messages;
 mod plugins;

@@ -42,7 +42,7 @@ fn deep(seed: u32) -> BundleFolder {
 }
 
 /// How long the neighbour's changes of a model take, each by itself.
-fn changes(town: &Town, bias: f32) -> Vec<(&'static str, Duration)> {
+pub(super) fn changes(town: &Town, bias: f32) -> Vec<(&'static str, Duration)> {
     let change = |method: &str, path: &str| {
         let answer = town.send(&town.neighbour, method, path, b"");
         assert!(matches!(answer.status, 200 | 204), "{path}: {}", answer.text());
@@ -66,6 +66,13 @@ fn changes(town: &Town, bias: f32) -> Vec<(&'static str, Duration)> {
     steps.map(timed).to_vec()
 }
 
+/// Changes of the neighbour's model take not much longer than alone.
+pub(super) fn goes_on(town: &Town, bias: f32, alone: &[(&'static str, Duration)]) {
+    for ((name, beside), (_, alone)) in changes(town, bias).iter().zip(alone) {
+        assert!(*beside <= *alone + LONGER_MAX, "{name} takes {beside:?}, and alone {alone:?}");
+    }
+}
+
 fn slow_loads((requests, _): Form) {
     let town = Town::start(&[]);
     let first = town.upload(&town.neighbour, "mine", &summing(0.5));
@@ -82,12 +89,7 @@ fn slow_loads((requests, _): Form) {
                 };
                 scope.spawn(move || until(over, attack));
             }
-            until(over, || {
-                let beside = changes(&town, bias.fetch_add(1, Ordering::Relaxed) as f32);
-                for ((name, beside), (_, alone)) in beside.iter().zip(&alone) {
-                    assert!(*beside <= *alone + LONGER_MAX, "{name} takes {beside:?}, and alone {alone:?}");
-                }
-            });
+            until(over, || goes_on(&town, bias.fetch_add(1, Ordering::Relaxed) as f32, &alone));
         });
     });
 }

@@ -254,7 +254,7 @@ fn changes_wait_in_a_line_of_their_tenant_which_has_an_end() {
         }
         waiting.push(stream);
     };
-    refused.refused(429, "changes of this tenant's models");
+    refused.refused(429, "changes of this tenant wait");
     let shed =
         |path: &str, kind: &str| server.get(path).text().contains(&format!("cellwright_shed{{tenant=\"default\",kind=\"{kind}\"}} 1\n"));
     assert!(shed("/metrics", "change") && !shed("/metrics?tenant=operator", "change") && !shed("/metrics", "upload"));

@@ -208,7 +208,7 @@ pub const TABLE: &[Row] = &[
     row(
         Limit::TenantSlowBegins,
         ("", Tenant, AtOnce(0, 16_384)),
-        "Calls whose plugin usually unfolds for more than 1 ms.",
+        "Calls whose plugin usually unfolds for more than 1 ms, or that bring more than 64 KiB.",
         Some(Busy),
         "too many calls of this tenant wait for slow plugins: try again later",
     ),

@@ -69,11 +69,23 @@ fn parse(description: &Description, bytes: &[u8], json_length: Option<usize>) ->
         Some(0) => InferRequest::from_raw(&description.inputs, description.rows_are_requests, bytes)?,
         length => InferRequest::from_body(bytes, length)?,
     };
+    refuse_surplus(description, &request).map_err(|refusal| refusal.of_request(request.id.as_deref()))?;
     let options = request.take_options().and_then(|options| options.wanted.check(&description.outputs).map(|()| options));
     let mut options = options.map_err(|fault| Refusal::from(fault).of_request(request.id.as_deref()))?;
     // Who sends one tensor as raw bytes and names no output has no JSON in which to ask for raw bytes back.
     options.wanted.binary |= json_length == Some(0);
     Ok((request, options))
+}
+
+/// Refuses more inputs than the model has. There may be a million, which are dropped where they were read.
+fn refuse_surplus(description: &Description, request: &InferRequest) -> Result<(), Refusal> {
+    if request.inputs.len() <= description.inputs.len() {
+        return Ok(());
+    }
+    let is_known = |name: &str| description.inputs.iter().any(|spec| spec.name == name);
+    let Some(unknown) = request.inputs.iter().find(|input| !is_known(&input.name)) else { return Ok(()) };
+    let names = description.inputs.iter().map(|spec| format!("`{}`", spec.name)).collect::<Vec<_>>().join(", ");
+    Err(Refusal::bad_input(format!("the model has no input `{}`: it takes {names}", unknown.name)))
 }
 
 /// How many bytes of a body are JSON, if its sender says so.

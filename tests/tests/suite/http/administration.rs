@@ -86,7 +86,7 @@ fn an_upload_that_breaks_off_is_never_taken_for_a_whole_one() {
 }
 
 /// Keeps the thread of a server that has only one for what may block, until this is dropped.
-fn block(server: &Running) -> std::sync::mpsc::SyncSender<()> {
+pub(super) fn block(server: &Running) -> std::sync::mpsc::SyncSender<()> {
     let (release, released) = std::sync::mpsc::sync_channel(1);
     drop(server.runtime.spawn_blocking(move || released.recv()));
     release

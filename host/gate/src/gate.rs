@@ -243,6 +243,19 @@ impl Gate {
         self.readers.read(tenant, message, parse).await
     }
 
+    /// Unpacks a tenant's body or writes an answer to it, on a thread of its own, in the tenant's
+    /// turn.
+    ///
+    /// # Errors
+    /// If too many of the tenant's wait, or `work` fails.
+    pub async fn convert<T, E>(&self, tenant: &TenantName, work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        self.readers.work(tenant, 0, work).await
+    }
+
     /// Waits until an upload may be received. Only uploads of the same tenant come before it.
     ///
     /// # Errors

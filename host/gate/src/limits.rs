@@ -173,7 +173,7 @@ pub const TABLE: &[Row] = &[
     row(
         Limit::TenantReads,
         ("", Tenant, Waiting(16_384)),
-        "Large JSON bodies. One above 1 MiB is read at a time, and eight from 64 KiB to 1 MiB.",
+        "Large JSON bodies. One above 1 MiB is read at a time, and eight from 64 KiB to 1 MiB. Half of the cores, rounded up, read other bodies, unpack some or write answers above 64 KiB.",
         Some(Busy),
         "too many large requests of this tenant wait to be read: try again later",
     ),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rusqlite::Transaction;
+use rusqlite::{Connection, Transaction};
 
 use crate::blob::{BlobStore, BlobWriter, Collected};
 use crate::database::{Database, rows};
@@ -27,9 +27,6 @@ pub(crate) use keys::LABEL_CHARACTERS_MAX;
 pub use versions::{ENTRY_BYTES, REPORT_BYTES_MAX};
 
 use keys::KnownKeys;
-
-/// Whether a version has that blob. Asked outside a transaction, so that each answer knows every commit before it.
-const IS_NAMED: &str = "SELECT EXISTS (SELECT 1 FROM file WHERE blob = ?1)";
 
 type Result<T, E = RegistryError> = std::result::Result<T, E>;
 
@@ -175,14 +172,14 @@ impl Registry {
     /// # Errors
     /// The disk fails; what was removed before stays removed.
     pub fn collect_garbage_of(&self, stored: &[Digest]) -> Result<Collected> {
-        let reader = self.database.reader();
-        let mut is_named = reader.prepare_cached(IS_NAMED)?;
         let mut collected = Collected::default();
         if self.database.is_damaged() {
             return Ok(collected);
         }
         for digest in stored {
-            collected += self.blobs.collect_one(digest, |digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))?;
+            // Had before the blob is marked, because who has one may wait for the mark. Not kept while a file is removed.
+            let reader = self.database.reader();
+            collected += self.blobs.collect_one(digest, move |digest| is_named(&reader, digest))?;
         }
         self.blobs.folder().keep_reserve();
         Ok(collected)
@@ -196,9 +193,14 @@ impl Registry {
             tracing::warn!("unused files are kept, because the registry's database is damaged");
             return Ok(Collected::default());
         }
-        let mut is_named = reader.prepare_cached(IS_NAMED)?;
-        self.blobs.collect(|digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))
+        self.blobs.collect(|digest| is_named(&reader, digest))
     }
+}
+
+/// Whether a version has that blob. Asked outside a transaction, so that each answer knows every commit before it.
+fn is_named(reader: &Connection, digest: &Digest) -> Result<bool> {
+    let mut is_named = reader.prepare_cached("SELECT EXISTS (SELECT 1 FROM file WHERE blob = ?1)")?;
+    Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?)
 }
 
 /// Milliseconds since 1970.

@@ -51,6 +51,22 @@ impl Registry {
         })
     }
 
+    /// How many models and versions [`Registry::models`] would give.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn count_listed(&self, tenant: Option<&TenantName>) -> Result<usize> {
+        let filter = if tenant.is_some() { "WHERE tenant.name = ?1" } else { "WHERE ?1 IS NULL" };
+        let count = format!(
+            "SELECT count(DISTINCT model.id) + count(version.id) FROM tenant JOIN model ON model.tenant = tenant.id \
+             LEFT JOIN version ON version.model = model.id {filter}"
+        );
+        self.database.read(|database| {
+            let count = database.prepare_cached(&count)?.query_row([tenant.map(TenantName::as_str)], |row| row.get(0))?;
+            Ok(usize::try_from(unsigned(count, "a negative count")?).unwrap_or(usize::MAX))
+        })
+    }
+
     /// The model of that name, with the reports of its newest versions: as many as have a megabyte together.
     ///
     /// # Errors

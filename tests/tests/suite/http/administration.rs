@@ -349,3 +349,15 @@ fn a_list_is_no_message() {
     }
     server.get("/v1/tenants/t").refused(404, "no tenant");
 }
+
+#[test]
+fn a_list_is_counted_before_it_is_made() {
+    let bounds = |bodies_bytes_max| Bounds { bodies_bytes_max, ..Bounds::default() };
+    for (room, status) in [(8 << 10, 503), (16 << 10, 200)] {
+        let server = Running::with(bounds(room), None);
+        (0..14_u8).for_each(|number| server.has("m", &summing(number.into())));
+        let listed = server.get("/v1/models");
+        assert_eq!(listed.status, status, "{}", listed.text());
+        assert!(listed.body.len() < 4 << 10, "as it is sent it need not count");
+    }
+}

@@ -167,9 +167,10 @@ impl ModelRow {
         found?.pop().transpose()
     }
 
-    /// The number of the version that serves, also of one whose row is damaged.
+    /// The number of the version that serves, also of one whose row is damaged: the index of numbers has it.
     fn active_number(&self, database: &Connection) -> Result<Option<u64>> {
-        let number = database.query_row("SELECT number FROM version WHERE id = ?1", [self.active], |row| row.get(0)).optional()?;
+        let select = "SELECT number FROM version INDEXED BY sqlite_autoindex_version_1 WHERE model = ?1 AND id = ?2";
+        let number = database.prepare_cached(select)?.query_row((self.id, self.active), |row| row.get(0)).optional()?;
         number.map(|number| unsigned(number, "a negative version number")).transpose()
     }
 

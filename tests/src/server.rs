@@ -292,7 +292,7 @@ impl Answer {
             let length = length.parse().map_err(io::Error::other)?;
             answer.body.resize(length, 0);
             from.read_exact(&mut answer.body)?;
-        } else {
+        } else if status != 204 {
             from.read_to_end(&mut answer.body)?;
         }
         Ok(Some(answer))

@@ -78,6 +78,12 @@ impl Budget {
 }
 
 impl RequestShare {
+    /// Whose it is.
+    #[must_use]
+    pub const fn tenant(&self) -> &TenantName {
+        &self.tenant
+    }
+
     /// Holds so many bytes from now on. To hold less always succeeds.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ use crate::handover::keeping;
 use crate::limiter::{TenantLimiter, WorkPermit};
 use crate::limits::{Limit, LimitReached};
 use crate::queue;
+use crate::reading::LARGE;
 use crate::retired::RetiredVersions;
 
 /// A plugin that usually takes longer to unfold a call is called on a thread of its own, so that it
@@ -236,7 +237,8 @@ impl Calls {
         if self.draining.load(Ordering::Acquire) { Err(Error::Draining) } else { Ok(()) }
     }
 
-    /// Waits for a place in flight, and for a thread where the plugin is usually slow.
+    /// Waits for a place in flight, and for a thread where the plugin is usually slow or the request
+    /// is large.
     pub(crate) async fn arrive(&self, deployed: &Arc<Deployed>, call: &Call) -> Result<(Place, Patience), Error> {
         self.check_not_draining()?;
         let patience = call.patience()?;
@@ -245,7 +247,9 @@ impl Calls {
 
     async fn admit(&self, deployed: &Arc<Deployed>, call: &Call) -> Result<Place, Error> {
         let has_long = deployed.entry.tenant.long_begins.load(Ordering::Relaxed) > 0;
-        if deployed.unfold_usual() <= UNFOLD_QUICK_MAX && !has_long {
+        // To look at inputs, to copy them or to drop them takes as long as they are large.
+        let is_large = call.request.inputs.len() > deployed.description().inputs.len() || call.input_bytes() > LARGE as u64;
+        if deployed.unfold_usual() <= UNFOLD_QUICK_MAX && !has_long && !is_large {
             return Ok((take_in_flight(deployed, call).await?, None));
         }
         // Calls that wait for a thread take no place from others. A call that waits for a place

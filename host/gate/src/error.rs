@@ -1,7 +1,9 @@
 //! Why a caller does not get what it asked for. Every transport turns this one type into its
 //! statuses.
 
-use cellwright_bundle::{ArchiveError, BundleError};
+use std::error::Error as _;
+
+use cellwright_bundle::{ArchiveError, BundleError, FileFault, WeightsFault};
 use cellwright_registry::{ModelName, RegistryError, is_full};
 use cellwright_serving::samples::SampleReport;
 use cellwright_serving::{ErrorKind, InferError, LoadError, StartError};
@@ -111,12 +113,24 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 fn kind_of_registry(error: &RegistryError) -> ErrorKind {
     use cellwright_registry::ErrorKind as Kind;
     match error.kind() {
+        // It names rows of the database.
+        _ if matches!(error, RegistryError::DamagedRow { .. }) => ErrorKind::Internal,
         Kind::NotFound => ErrorKind::NotFound,
         // Deleting something else would make room: what came is not too large.
         Kind::Conflict | Kind::Quota => ErrorKind::Conflict,
         Kind::Invalid => ErrorKind::BadInput,
         Kind::Full => ErrorKind::Full,
         Kind::Internal => ErrorKind::Internal,
+    }
+}
+
+/// Whether it is the system that failed, not what a tenant sent.
+fn is_of_system(error: &BundleError) -> bool {
+    match error {
+        BundleError::Folder { cause, .. }
+        | BundleError::File { fault: FileFault::Unreadable(cause), .. }
+        | BundleError::Weights { fault: WeightsFault::Unreadable(cause), .. } => cause.raw_os_error().is_some(),
+        _ => false,
     }
 }
 
@@ -234,6 +248,14 @@ pub enum ChangeError {
 }
 
 impl ChangeError {
+    /// What tenants may read of it.
+    pub(crate) fn told(&self) -> String {
+        match self.kind() {
+            ErrorKind::Internal => "the server failed; its log says more".to_owned(),
+            _ => self.to_string(),
+        }
+    }
+
     /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -241,12 +263,45 @@ impl ChangeError {
             Self::Archive(ArchiveError::TooLarge { .. } | ArchiveError::TooMany { .. }) => ErrorKind::TooLarge,
             Self::Archive(ArchiveError::Keep(error)) if is_full(error) => ErrorKind::Full,
             Self::Archive(ArchiveError::Keep(_)) => ErrorKind::Internal,
+            Self::Archive(ArchiveError::Read(error)) if error.raw_os_error().is_some() => ErrorKind::Internal,
+            Self::Bundle(error) | Self::Load(LoadError::Weights(error)) if is_of_system(error) => ErrorKind::Internal,
+            // The compiler did not run: the sentence names its program.
+            Self::Load(LoadError::Compile { source, .. }) if source.source().is_some_and(|cause| cause.is::<std::io::Error>()) => {
+                ErrorKind::Internal
+            }
             Self::Archive(_) | Self::Bundle(_) | Self::Samples { .. } => ErrorKind::BadInput,
             Self::Load(error) => error.kind(),
             Self::NotTried { kind, .. } => *kind,
             Self::Abandoned => ErrorKind::Cancelled,
             Self::NoActiveVersion { .. } | Self::Contended { .. } | Self::Overtaken { .. } => ErrorKind::Conflict,
             Self::Registry(error) => kind_of_registry(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_is_no_fault_of_a_bundle() {
+        let broken = || io::Error::from_raw_os_error(5);
+        let file = || "model.toml".to_owned();
+        let cut_off = || WeightsFault::Unreadable(io::ErrorKind::UnexpectedEof.into());
+        let errors: [(ChangeError, ErrorKind); 7] = [
+            (ArchiveError::Read(broken()).into(), ErrorKind::Internal),
+            (ArchiveError::Read(io::Error::other("odd")).into(), ErrorKind::BadInput),
+            (BundleError::File { file: file(), fault: FileFault::Unreadable(broken()) }.into(), ErrorKind::Internal),
+            (BundleError::Weights { file: file(), fault: cut_off() }.into(), ErrorKind::BadInput),
+            (LoadError::from(BundleError::Weights { file: file(), fault: WeightsFault::Unreadable(broken()) }).into(), ErrorKind::Internal),
+            (BundleError::File { file: file(), fault: FileFault::Missing }.into(), ErrorKind::BadInput),
+            (RegistryError::DamagedRow { row: "row 3 of table `version`".to_owned() }.into(), ErrorKind::Internal),
+        ];
+        for (error, kind) in errors {
+            assert_eq!(error.kind(), kind, "{error}");
+            assert_eq!(error.told() == error.to_string(), kind != ErrorKind::Internal, "{error}");
         }
     }
 }

@@ -34,7 +34,7 @@ pub struct Gate {
     readers: Readers,
     /// Uploads that are received and checked.
     tenant_uploads: TenantLimiter,
-    /// Changes of models, each of which may wait for others of the same model.
+    /// Changes of models, each of which may wait for others of the same model, and of keys.
     changes: TenantLimiter,
     /// Answers that are read from the registry and may be long.
     lists: TenantLimiter,
@@ -243,6 +243,19 @@ impl Gate {
         self.readers.read(tenant, message, parse).await
     }
 
+    /// Unpacks a tenant's body or writes an answer to it, on a thread of its own, in the tenant's
+    /// turn.
+    ///
+    /// # Errors
+    /// If too many of the tenant's wait, or `work` fails.
+    pub async fn convert<T, E>(&self, tenant: &TenantName, work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        self.readers.work(tenant, 0, work).await
+    }
+
     /// Waits until an upload may be received. Only uploads of the same tenant come before it.
     ///
     /// # Errors
@@ -270,7 +283,7 @@ impl Gate {
         self.tenant_changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes one of the tenant's models, in its turn, on a thread that may block. A client that
+    /// Changes one of the tenant's models or keys, in its turn, on a thread that may block. A client that
     /// leaves gives it up.
     ///
     /// # Errors

@@ -2,11 +2,12 @@
 //!
 //! Connections have few threads: one for each processor, and a single one where there are two,
 //! because a second would only take turns with the workers. A plugin may keep such a thread for
-//! long. A request of a model that is usually slow to begin gets a thread of its own. For a model
-//! that is slow for once, `plugin-runtime` and `serving` report after some milliseconds, again and
-//! again (`RuntimeOptions::on_long_call`), and another thread takes the connection thread's place.
-//! From then on the call goes on in its tenant's turn, as those do that are usually slow. While a
-//! tenant has such calls, its others begin in turns too: so no tenant keeps many threads.
+//! long. A large request, or one of a model that is usually slow to begin, gets a thread of its own.
+//! For a model that is slow for once, `plugin-runtime` and `serving` report after some milliseconds,
+//! again and again (`RuntimeOptions::on_long_call`), and another thread takes the connection
+//! thread's place. From then on the call goes on in its tenant's turn, as those do that are usually
+//! slow. While a tenant has such calls, its others begin in turns too: so no tenant keeps many
+//! threads.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -138,7 +138,7 @@ pub const TABLE: &[Row] = &[
     row(
         Limit::AddressConnections,
         ("--address-connections-max", Address, Text("half of `--connections-max`")),
-        "Open connections of clients with one address. 0: no bound, as behind a proxy.",
+        "Open connections of clients with one address, or one IPv6 network (/64). 0: no bound, as behind a proxy.",
         None,
         "an address has as many open connections as it may (`address-connections-max`): more are closed",
     ),
@@ -173,7 +173,7 @@ pub const TABLE: &[Row] = &[
     row(
         Limit::TenantReads,
         ("", Tenant, Waiting(16_384)),
-        "Large JSON bodies. One above 1 MiB is read at a time, and eight from 64 KiB to 1 MiB.",
+        "Large JSON bodies. One above 1 MiB is read at a time, and eight from 64 KiB to 1 MiB. Half of the cores, rounded up, read other bodies, unpack some or write answers above 64 KiB.",
         Some(Busy),
         "too many large requests of this tenant wait to be read: try again later",
     ),
@@ -194,9 +194,9 @@ pub const TABLE: &[Row] = &[
     row(
         Limit::TenantChanges,
         ("", Tenant, AtOnce(4, 64)),
-        "Changes of models at once: activate, roll back, load, unload, delete.",
+        "Changes of models and keys at once: activate, roll back, load, unload, create, delete.",
         Some(Busy),
-        "too many changes of this tenant's models wait for their turn: try again later",
+        "too many changes of this tenant wait for their turn: try again later",
     ),
     row(
         Limit::TenantLists,
@@ -208,7 +208,7 @@ pub const TABLE: &[Row] = &[
     row(
         Limit::TenantSlowBegins,
         ("", Tenant, AtOnce(0, 16_384)),
-        "Calls whose plugin usually unfolds for more than 1 ms.",
+        "Calls whose plugin usually unfolds for more than 1 ms, or that bring more than 64 KiB.",
         Some(Busy),
         "too many calls of this tenant wait for slow plugins: try again later",
     ),

@@ -4,7 +4,8 @@
 //! While JSON is read it takes several times its bytes, because an element may be two bytes of
 //! text. The bytes of bodies are counted by [`crate::budget`]; this bound is for the memory beside
 //! them. A tenant reads one large message at a time, so others wait for one of them at most.
-//! Messages of medium size wait for their like only.
+//! Messages of medium size wait for their like only. Bytes that are no JSON, compressed bodies and
+//! large answers take turns of their own, which bound a tenant's threads.
 
 use std::sync::Arc;
 
@@ -30,11 +31,13 @@ const MIDDLING_OF_TENANT_MAX: usize = 8;
 /// What reading larger ones may take; one is read whatever it takes.
 const MIB_MAX: usize = 512;
 
-/// Admits JSON messages to parsing. Each tenant parses one large message at a time.
+/// Admits work that takes as long as messages are large to threads that may block.
 #[derive(Debug)]
 pub(crate) struct Readers {
     middling: ReadQueue,
     large: ReadQueue,
+    /// Of all that is no JSON message.
+    raw: ReadQueue,
 }
 
 #[derive(Debug)]
@@ -56,7 +59,9 @@ impl Readers {
             of_tenant: TenantLimiter::new(Limit::TenantReads, of_tenant, shed.clone()),
             of_all: Arc::new(Semaphore::new(of_all)),
         };
-        Self { middling: queue(MIDDLING_OF_TENANT_MAX, MIDDLING_MAX), large: queue(1, MIB_MAX) }
+        let half = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+        // Its memory is counted elsewhere.
+        Self { middling: queue(MIDDLING_OF_TENANT_MAX, MIDDLING_MAX), large: queue(1, MIB_MAX), raw: queue(half, 0) }
     }
 
     /// Reads a tenant's message of which so many bytes are JSON, where that disturbs nobody.
@@ -73,20 +78,34 @@ impl Readers {
         if bytes.len() <= LARGE {
             return parse(bytes);
         }
-        let turn = self.turn(tenant, json_bytes.min(bytes.len())).await?;
-        let bytes = bytes.clone();
-        let read = move || {
-            let read = parse(&bytes);
-            // The permit is held until parsing ends, even if the client has left.
-            drop(turn);
-            read
-        };
-        tokio::task::spawn_blocking(read).await.map_err(Error::internal)?
+        let (json_bytes, bytes) = (json_bytes.min(bytes.len()), bytes.clone());
+        self.work(tenant, json_bytes, move || parse(&bytes)).await
     }
 
-    async fn turn(&self, tenant: &TenantName, json_bytes: usize) -> Result<Option<Reading>, Error> {
+    /// Does a tenant's work on so many bytes of JSON, in its turn, on a thread that may block.
+    pub(crate) async fn work<T, E>(
+        &self,
+        tenant: &TenantName,
+        json_bytes: usize,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        let turn = self.turn(tenant, json_bytes).await?;
+        let work = move || {
+            let done = work();
+            // The permit is held until the work ends, even if the client has left.
+            drop(turn);
+            done
+        };
+        tokio::task::spawn_blocking(work).await.map_err(Error::internal)?
+    }
+
+    async fn turn(&self, tenant: &TenantName, json_bytes: usize) -> Result<Reading, Error> {
         let (queue, permits) = if json_bytes <= LARGE {
-            return Ok(None);
+            (&self.raw, 0)
         } else if json_bytes <= MIDDLING {
             (&self.middling, 1)
         } else {
@@ -94,7 +113,7 @@ impl Readers {
         };
         let of_tenant = queue.of_tenant.take(tenant).await?;
         let of_all = queue.of_all.clone().acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX)).await;
-        Ok(Some(Reading { _of_all: of_all.map_err(Error::internal)?, _of_tenant: of_tenant }))
+        Ok(Reading { _of_all: of_all.map_err(Error::internal)?, _of_tenant: of_tenant })
     }
 }
 
@@ -119,14 +138,17 @@ mod tests {
         let readers = Readers::new(&Arc::default());
         let [a, b, c] = ["a", "b", "c"].map(|name| TenantName::parse(name).unwrap());
         let turn = |tenant, bytes| at_once(readers.turn(tenant, bytes));
-        let first = turn(&a, 30 << 20).unwrap();
+        let first = turn(&a, 30 << 20);
         assert!(turn(&a, 2 << 20).is_none(), "of a tenant one large message is read at a time");
         assert!(turn(&b, 20 << 20).is_none() && turn(&b, 64 << 20).is_none(), "there is not so much room");
-        let second = turn(&b, 9 << 20).unwrap();
-        assert!(turn(&c, 2 << 20).is_none() && turn(&c, LARGE).unwrap().is_none());
+        let second = turn(&b, 9 << 20);
+        assert!(first.is_some() && second.is_some() && turn(&c, 2 << 20).is_none());
         let middling: Vec<_> = (0..MIDDLING_OF_TENANT_MAX).map(|_| turn(&a, MIDDLING).unwrap()).collect();
         assert!(turn(&a, MIDDLING).is_none() && turn(&b, MIDDLING).is_some());
         drop((first, second, middling));
+        let raw: Vec<_> = std::iter::from_fn(|| turn(&a, 0)).collect();
+        let half = std::thread::available_parallelism().unwrap().get().div_ceil(2);
+        assert!(raw.len() == half && turn(&b, LARGE).is_some(), "of a tenant few bodies are unpacked at once");
         assert!(turn(&c, 1 << 40).is_some() && turn(&a, MIDDLING).is_some(), "however large, it is read at some time");
     }
 }

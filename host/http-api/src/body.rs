@@ -58,7 +58,7 @@ async fn collect_within(app: &App, share: &mut RequestShare, request: Request, b
     let body = gather(app, share, &mut request.into_body(), bound).await?;
     match encoding {
         Encoding::Identity => Ok(body),
-        encoding => inflate(body, encoding, bound, share).await,
+        encoding => inflate(app, body, (encoding, bound), share).await,
     }
 }
 
@@ -208,9 +208,9 @@ pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
     value.to_str().map(Some).map_err(|_| Refusal::bad_input(format!("the header {name} is not plain text")))
 }
 
-async fn inflate(body: Bytes, encoding: Encoding, bound: LimitReached, share: &mut RequestShare) -> Result<Bytes, Refusal> {
-    let taken = share.take();
-    let inflated = tokio::task::spawn_blocking(move || {
+async fn inflate(app: &App, body: Bytes, (encoding, bound): (Encoding, LimitReached), share: &mut RequestShare) -> Result<Bytes, Refusal> {
+    let (tenant, taken) = (share.tenant().clone(), share.take());
+    let inflated = app.gate.convert(&tenant, move || {
         let mut inflated = Inflated { bytes: Vec::new(), bound, beside: body.len(), share: taken };
         match encoding {
             Encoding::Identity => return Ok((body, inflated.share)),
@@ -221,7 +221,7 @@ async fn inflate(body: Bytes, encoding: Encoding, bound: LimitReached, share: &m
         share.hold(bytes.len())?;
         Ok::<_, Refusal>((bytes.into(), share))
     });
-    let (bytes, taken) = inflated.await.map_err(Refusal::internal)??;
+    let (bytes, taken) = inflated.await?;
     *share = taken;
     Ok(bytes)
 }

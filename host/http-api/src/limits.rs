@@ -9,7 +9,7 @@ use cellwright_gate::Limit;
 pub struct Limits {
     /// Connections that may be open at once; more wait to be accepted.
     pub connections_max: usize,
-    /// Of those, how many of one address; more are closed at once.
+    /// Of those, how many of one address; more are closed at once. `usize::MAX`: no bound.
     pub address_connections_max: usize,
     /// How long a connection may stay open without asking for anything.
     pub idle_timeout: Duration,
@@ -29,6 +29,16 @@ pub struct Limits {
     pub drain: Duration,
 }
 
+impl Limits {
+    /// Allows only so many connections. An address may still have no more than half of them, unless it has no bound.
+    pub(crate) fn lower_connections(&mut self, possible: usize) {
+        self.connections_max = possible;
+        if self.address_connections_max != usize::MAX {
+            self.address_connections_max = self.address_connections_max.min(possible.div_ceil(2));
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -42,6 +52,20 @@ impl Default for Limits {
             streams_max: 256,
             drain_delay: Duration::ZERO,
             drain: Duration::from_secs(30),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_fewer_connections_are_possible_an_address_has_at_most_half_of_them() {
+        for (of_address, kept) in [(8192, 1792), (1000, 1000), (usize::MAX, usize::MAX)] {
+            let mut limits = Limits { address_connections_max: of_address, ..Limits::default() };
+            limits.lower_connections(3584);
+            assert_eq!((limits.connections_max, limits.address_connections_max), (3584, kept));
         }
     }
 }

@@ -19,9 +19,8 @@ use cellwright_gate::platform::{CellFigures, Figures, ModelFigures};
 use cellwright_registry::TenantName;
 use http::StatusCode;
 
-/// Versions of one tenant that have series of their own, and of all tenants together.
+/// Versions on a page that have series of their own. Tenants on it have equal parts of them, and one each at least.
 const VERSIONS_SHOWN: usize = 256;
-const VERSIONS_SHOWN_OF_ALL: usize = 4096;
 /// For each of those versions so many cells may have some, on average.
 const CELLS_SHOWN: usize = 4;
 /// What the others are called. Versions count from 1.
@@ -115,7 +114,7 @@ impl<'a> Shown<'a> {
     fn of(models: &'a [ModelFigures]) -> Self {
         let mut tenants: BTreeMap<&TenantName, Vec<&ModelFigures>> = BTreeMap::new();
         models.iter().for_each(|model| tenants.entry(&model.tenant).or_default().push(model));
-        let versions_max = (VERSIONS_SHOWN_OF_ALL / tenants.len().max(1)).clamp(1, VERSIONS_SHOWN);
+        let versions_max = (VERSIONS_SHOWN / tenants.len().max(1)).max(1);
         let mut shown = Self::default();
         tenants.into_values().for_each(|models| shown.add_tenant(&models, versions_max));
         shown
@@ -416,6 +415,25 @@ mod tests {
         shown.add_tenant(&models.iter().collect::<Vec<_>>(), 3);
         let said: Vec<_> = shown.models.iter().map(|model| (model.name.as_str(), model.version, model.calls.requests)).collect();
         assert_eq!(said, [("m1", 2, 1), ("m1", 3, 1), ("m2", 3, 1), (OTHER, OTHER_VERSION, 3)]);
+    }
+
+    #[test]
+    fn a_page_has_some_megabytes_at_most() {
+        let name = |number: usize| format!("{number:0128}");
+        let cells: Vec<_> = (0..CELLS_SHOWN + 1).map(|number| format!("{number:048}")).collect();
+        let cells: Vec<_> = cells.iter().map(String::as_str).collect();
+        let tenant = |number: usize| TenantName::parse(&name(number)).unwrap();
+        let of_tenant = |number: usize| (0..VERSIONS_SHOWN).map(move |model| (number, model));
+        let models: Vec<_> = (0..8)
+            .flat_map(of_tenant)
+            .map(|(number, model)| ModelFigures { tenant: tenant(number), ..version(&name(model), 1, &cells) })
+            .collect();
+        let mut page = Page::default();
+        let shown = Shown::of(&models);
+        super::models(&mut page, &shown.models);
+        latencies(&mut page, &shown.models);
+        super::cells(&mut page, &shown.cells);
+        assert!((4 << 20..16 << 20).contains(&page.0.len()), "{}", page.0.len());
     }
 
     #[test]

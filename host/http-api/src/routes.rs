@@ -200,9 +200,24 @@ async fn look_up<T: Serialize + Send + 'static>(
     caller: Caller,
     finds: impl FnOnce(&Platform, Caller) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let (tenant, share) = (caller.tenant.clone(), app.gate.share(&caller.tenant));
-    let written = app.gate.listing(&tenant, move |platform| serde_json::to_vec(&finds(platform, caller)?).map_err(Refusal::internal));
-    long(share, "application/json", written.await?.into())
+    look_up_within(app, caller, |_, _| Ok(0), finds).await
+}
+
+/// The same, for which its tenant holds so many bytes before it is looked up.
+async fn look_up_within<T: Serialize + Send + 'static>(
+    app: &Arc<App>,
+    caller: Caller,
+    estimate: impl FnOnce(&Platform, &Caller) -> Result<usize, Refusal> + Send + 'static,
+    finds: impl FnOnce(&Platform, Caller) -> Result<T, Refusal> + Send + 'static,
+) -> Result<Response, Refusal> {
+    let (tenant, mut share) = (caller.tenant.clone(), app.gate.share(&caller.tenant));
+    let written = app.gate.listing(&tenant, move |platform| {
+        share.hold(estimate(platform, &caller)?)?;
+        let written = serde_json::to_vec(&finds(platform, caller)?).map_err(Refusal::internal)?;
+        Ok::<_, Refusal>((share, written))
+    });
+    let (share, written) = written.await?;
+    long(share, "application/json", written.into())
 }
 
 /// Done, and there is nothing to say.

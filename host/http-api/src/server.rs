@@ -117,7 +117,7 @@ impl Server {
                 possible,
                 "this process may open only {descriptors} files, so it accepts fewer connections at once: raise `ulimit -n`"
             );
-            limits.connections_max = possible;
+            limits.lower_connections(possible);
         }
         let app = Arc::new(App::new(gate, limits));
         let mut listeners = Vec::new();

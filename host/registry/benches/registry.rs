@@ -56,6 +56,20 @@ fn main() {
     println!("roll back: {:?}", median(30, |_| drop(registry.roll_back(&tenant, &model).unwrap())));
     println!("read a model of 200 versions: {:?}", median(200, |_| assert!(registry.model(&tenant, &model).unwrap().is_some())));
 
+    let many = ModelName::parse("many").unwrap();
+    for number in 0..25 {
+        let of = |place: usize| VersionFile { path: format!("{number}/{place}"), blob: files[place % 200].blob.clone() };
+        let version = NewVersion { files: (0..4000).map(of).collect(), report: serde_json::Value::Null, activate: true };
+        registry.commit_version(&tenant, &many, version).unwrap();
+    }
+    let mut file = store(&registry, [b"one more".to_vec()].into_iter());
+    let committed = median(20, |number| {
+        file.path = number.to_string();
+        let version = NewVersion { files: vec![file.clone()], report: serde_json::Value::Null, activate: true };
+        registry.commit_version(&tenant, &model, version).unwrap();
+    });
+    println!("commit a version beside 100,000 files of the tenant: {committed:?}");
+
     let piece: Vec<u8> = (0..64 << 10).map(|place: u32| (place.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let start = Instant::now();
     let blob = store(&registry, (0..1 << 14).map(|_| piece.clone())).blob;

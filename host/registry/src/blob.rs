@@ -2,19 +2,20 @@
 //!
 //! One transaction then makes the version that names them, so nothing half-made is ever seen. A
 //! blob is garbage when no version names it and nobody holds a [`Pin`] on it. A pin is taken before
-//! the bytes are put in place. Garbage collection checks pins and the database and removes the file
-//! under the lock that guards the pins. So it never takes bytes that someone is about to name.
+//! the bytes are put in place. Garbage collection marks one blob, checks pins and the database, and
+//! removes the file. Until then a pin of that blob waits. So it never takes bytes that someone is
+//! about to name, and pins of other blobs wait for no file.
 //!
 //! Files are compared with their hashes each time a version is loaded. Bytes that arrive again
 //! replace the ones that were there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::AddAssign;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::digest::Digest;
 use crate::error::{RegistryError, no_room};
@@ -46,12 +47,34 @@ impl AddAssign for Collected {
 #[derive(Debug)]
 pub(crate) struct BlobStore {
     folder: Folder,
-    pins: Mutex<HashMap<Digest, usize>>,
+    pins: Mutex<Pins>,
+    /// A blob is no longer [looked at](Pins::collected).
+    collected: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Pins {
+    counts: HashMap<Digest, usize>,
+    /// Those that somebody looks at, and removes if they are garbage.
+    collected: HashSet<Digest>,
+}
+
+/// The mark of one that is looked at, which ends when dropped.
+struct Mark<'a> {
+    store: &'a BlobStore,
+    digest: &'a Digest,
+}
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        self.store.pins().collected.remove(self.digest);
+        self.store.collected.notify_all();
+    }
 }
 
 impl BlobStore {
     pub(crate) fn new(folder: Folder) -> Self {
-        Self { folder, pins: Mutex::default() }
+        Self { folder, pins: Mutex::default(), collected: Condvar::new() }
     }
 
     pub(crate) fn folder(&self) -> &Folder {
@@ -72,12 +95,12 @@ impl BlobStore {
     }
 
     pub(crate) fn pin(self: &Arc<Self>, digest: Digest) -> Pin {
-        *self.pins().entry(digest).or_default() += 1;
+        *self.pins_without_mark(&digest).counts.entry(digest).or_default() += 1;
         Pin(Arc::new(PinInner { store: self.clone(), digest }))
     }
 
-    /// Removes every blob that is neither pinned nor named. `is_named` is asked with the pins locked: it must not wait for anyone who
-    /// takes or drops pins.
+    /// Removes every blob that is neither pinned nor named. Whoever pins the blob that `is_named` is asked about waits meanwhile, so it must
+    /// wait for nobody who pins.
     pub(crate) fn collect(&self, mut is_named: impl FnMut(&Digest) -> Result<bool, RegistryError>) -> Result<Collected, RegistryError> {
         let mut collected = Collected::default();
         for shard in self.folder.shards() {
@@ -99,8 +122,8 @@ impl BlobStore {
         is_named: impl FnOnce(&Digest) -> Result<bool, RegistryError>,
     ) -> Result<Collected, RegistryError> {
         let path = self.folder.blob(digest);
-        let pins = self.pins();
-        if pins.contains_key(digest) || is_named(digest)? {
+        let Some(_mark) = self.mark(digest) else { return Ok(Collected::default()) };
+        if is_named(digest)? {
             return Ok(Collected::default());
         }
         let removed = fs::metadata(&path).and_then(|metadata| fs::remove_file(&path).map(|()| metadata.len()));
@@ -111,8 +134,23 @@ impl BlobStore {
         }
     }
 
-    fn pins(&self) -> MutexGuard<'_, HashMap<Digest, usize>> {
-        // A count is changed in one step: a panic elsewhere leaves it as it should be.
+    /// None: it is pinned.
+    fn mark<'a>(&'a self, digest: &'a Digest) -> Option<Mark<'a>> {
+        let mut pins = self.pins_without_mark(digest);
+        let is_free = !pins.counts.contains_key(digest);
+        is_free.then(|| {
+            pins.collected.insert(*digest);
+            Mark { store: self, digest }
+        })
+    }
+
+    /// The pins when nobody looks at that blob.
+    fn pins_without_mark(&self, digest: &Digest) -> MutexGuard<'_, Pins> {
+        self.collected.wait_while(self.pins(), |pins| pins.collected.contains(digest)).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pins(&self) -> MutexGuard<'_, Pins> {
+        // Each is changed in one step: a panic elsewhere leaves them as they should be.
         self.pins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -150,10 +188,10 @@ struct PinInner {
 impl Drop for PinInner {
     fn drop(&mut self) {
         let mut pins = self.store.pins();
-        if let Some(count) = pins.get_mut(&self.digest) {
+        if let Some(count) = pins.counts.get_mut(&self.digest) {
             *count -= 1;
             if *count == 0 {
-                pins.remove(&self.digest);
+                pins.counts.remove(&self.digest);
             }
         }
     }
@@ -259,5 +297,39 @@ impl Write for BlobWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         self.put_buffer()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn blob(store: &Arc<BlobStore>, bytes: &[u8]) -> Blob {
+        let mut writer = store.writer().unwrap();
+        writer.write_all(bytes).unwrap();
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn a_blob_that_is_collected_is_waited_for_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(BlobStore::new(Folder::open(folder.path()).unwrap()));
+        let Blob { digest, .. } = blob(&store, b"garbage");
+        let (again, came) = sync_channel(1);
+        std::thread::scope(|scope| {
+            let collected = store.collect_one(&digest, |_| {
+                scope.spawn(|| again.send(blob(&store, b"garbage")).unwrap());
+                blob(&store, b"another");
+                assert!(came.recv_timeout(Duration::from_millis(50)).is_err(), "its file would be removed");
+                Ok(false)
+            });
+            assert_eq!(collected.unwrap().blobs, 1);
+            let blob = came.recv().unwrap();
+            assert!(store.folder().blob(&blob.digest).exists());
+            assert_eq!(store.collect_one(&digest, |_| Ok(false)).unwrap().blobs, 0, "it is pinned");
+        });
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rusqlite::Transaction;
+use rusqlite::{Connection, Transaction};
 
 use crate::blob::{BlobStore, BlobWriter, Collected};
 use crate::database::{Database, rows};
@@ -27,9 +27,6 @@ pub(crate) use keys::LABEL_CHARACTERS_MAX;
 pub use versions::{ENTRY_BYTES, REPORT_BYTES_MAX};
 
 use keys::KnownKeys;
-
-/// Whether a version has that blob. Asked outside a transaction, so that each answer knows every commit before it.
-const IS_NAMED: &str = "SELECT EXISTS (SELECT 1 FROM file WHERE blob = ?1)";
 
 type Result<T, E = RegistryError> = std::result::Result<T, E>;
 
@@ -175,14 +172,14 @@ impl Registry {
     /// # Errors
     /// The disk fails; what was removed before stays removed.
     pub fn collect_garbage_of(&self, stored: &[Digest]) -> Result<Collected> {
-        let reader = self.database.reader();
-        let mut is_named = reader.prepare_cached(IS_NAMED)?;
         let mut collected = Collected::default();
         if self.database.is_damaged() {
             return Ok(collected);
         }
         for digest in stored {
-            collected += self.blobs.collect_one(digest, |digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))?;
+            // Had before the blob is marked, because who has one may wait for the mark. Not kept while a file is removed.
+            let reader = self.database.reader();
+            collected += self.blobs.collect_one(digest, move |digest| is_named(&reader, digest))?;
         }
         self.blobs.folder().keep_reserve();
         Ok(collected)
@@ -196,9 +193,14 @@ impl Registry {
             tracing::warn!("unused files are kept, because the registry's database is damaged");
             return Ok(Collected::default());
         }
-        let mut is_named = reader.prepare_cached(IS_NAMED)?;
-        self.blobs.collect(|digest| Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?))
+        self.blobs.collect(|digest| is_named(&reader, digest))
     }
+}
+
+/// Whether a version has that blob. Asked outside a transaction, so that each answer knows every commit before it.
+fn is_named(reader: &Connection, digest: &Digest) -> Result<bool> {
+    let mut is_named = reader.prepare_cached("SELECT EXISTS (SELECT 1 FROM file WHERE blob = ?1)")?;
+    Ok(is_named.query_row([digest.as_bytes()], |row| row.get(0))?)
 }
 
 /// Milliseconds since 1970.
@@ -249,6 +251,51 @@ mod tests {
         let last = if secret.ends_with('A') { "B" } else { "A" };
         assert_eq!(registry.authenticate(&format!("{}{last}", &secret[..secret.len() - 1])), None);
         assert_eq!(registry.authenticate(&secret.replacen("cw_", "cw_0", 1)), None);
+    }
+
+    /// What is counted as versions come and go is what a look at all of them finds.
+    #[test]
+    fn what_a_tenant_uses_is_what_its_versions_have() {
+        const FOUND: &str = "WITH mine AS (SELECT version.id, report FROM model JOIN version ON version.model = model.id WHERE tenant = ?1), \
+             entry AS (SELECT blob, disk_bytes FROM mine JOIN file ON file.version = mine.id) \
+             SELECT (SELECT coalesce(sum(bytes), 0) FROM (SELECT max(disk_bytes) AS bytes FROM entry GROUP BY blob)) \
+             + (SELECT coalesce(sum(octet_length(report)), 0) FROM mine) + 1024 * (SELECT count(*) FROM entry), \
+             (SELECT count(*) FROM entry), (SELECT count(DISTINCT blob) FROM entry)";
+        const KEPT: &str = "SELECT coalesce(sum(bytes), 0), coalesce(sum(files), 0), (SELECT count(*) FROM held WHERE tenant = ?1) FROM used WHERE tenant = ?1";
+        let folder = tempfile::tempdir().unwrap();
+        let registry = Registry::open(folder.path()).unwrap();
+        let tenants = [TenantName::default_tenant(), TenantName::operator()];
+        let check = || {
+            for tenant in 1..=2 {
+                let ask = |select: &str| {
+                    let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
+                    registry.database.reader().query_row(select, [tenant], row).unwrap()
+                };
+                assert_eq!(ask(KEPT), ask(FOUND));
+            }
+        };
+        let blob = |content: u32| {
+            let mut writer = registry.new_blob().unwrap();
+            writer.write_all(&content.to_le_bytes().repeat(2000)).unwrap();
+            writer.finish().unwrap()
+        };
+        for step in 0..300_u32 {
+            let number = step.wrapping_mul(0x9E37_79B9) >> 8;
+            let (tenant, model) = (&tenants[number as usize % 2], ModelName::parse(["a", "b"][number as usize / 2 % 2]).unwrap());
+            // Few blobs, some of them twice in a version.
+            let file = |place: u32| VersionFile { path: place.to_string(), blob: blob((number >> (4 + 2 * place)) % 4) };
+            let files = (0..number / 4 % 4 + 1).map(file).collect();
+            let report = serde_json::Value::String("x".repeat(number as usize % 7));
+            let known = registry.model(tenant, &model).unwrap();
+            let _ = match number / 64 % 8 {
+                0 => registry.delete_model(tenant, &model).map(drop),
+                1..=2 => registry.delete_version(tenant, &model, known.map_or(1, |model| model.versions[0].number)).map(drop),
+                _ => registry.commit_version(tenant, &model, NewVersion { files, report, activate: true }).map(drop),
+            };
+            check();
+        }
+        let held: i64 = registry.database.reader().query_row("SELECT count(*) FROM held", [], |row| row.get(0)).unwrap();
+        assert!(held > 0);
     }
 
     /// What a model's versions have to tell is bounded where it is read, however many they are.

@@ -4,6 +4,7 @@
 
 mod connections;
 mod devices;
+mod keys;
 mod loads;
 mod messages;
 mod plugins;

@@ -439,7 +439,7 @@ impl Platform {
                 Ok((served, digest)) => Self::put_in_service(entry, served, version, digest),
                 Err(error) => {
                     tracing::error!(model = %entry.name, tenant = %entry.tenant.name, version, "a model could not be loaded: {error}");
-                    entry.take_out_of_service(Reason::Broken(error.to_string()));
+                    entry.take_out_of_service(Reason::Broken(error.told()));
                 }
             }
         }

@@ -135,10 +135,10 @@ const MODEL_OPERATIONS: [Operation; 7] = [
 const ACCESS_OPERATIONS: [Operation; 8] = [
     operation!("get" "/v1/tenants", ACCESS, "The tenants and their limits; a tenant's key sees its own", ANY, Body::None, Answer::Json(200, "TenantList"), &[429]),
     operation!("post" "/v1/tenants", ACCESS, "Create a tenant", BY_OPERATOR, Body::Json("NewTenant"), Answer::Json(201, "Tenant"), &[409, 503]),
-    operation!("get" "/v1/tenants/{tenant}", ACCESS, "A tenant and its limits; a tenant's key sees its own", ANY, Body::None, Answer::Json(200, "Tenant"), &[404]),
+    operation!("get" "/v1/tenants/{tenant}", ACCESS, "A tenant and its limits; a tenant's key sees its own", ANY, Body::None, Answer::Json(200, "Tenant"), &[404, 429]),
     operation!("put" "/v1/tenants/{tenant}", ACCESS, "Change a tenant's limits", BY_OPERATOR, Body::Json("TenantSettings"), Answer::Json(200, "Tenant"), &[404, 503]),
     operation!("delete" "/v1/tenants/{tenant}", ACCESS, "Delete a tenant that has no models, and its keys", BY_OPERATOR, Body::None, Answer::Empty(204), &[404, 409, 503]),
     operation!("get" "/v1/keys", ACCESS, "The keys", BY_ADMIN, Body::None, Answer::Json(200, "KeyList"), &[429]),
-    operation!("post" "/v1/keys", ACCESS, "Create a key; from the first one on, the server requires a key", BY_ADMIN, Body::Json("NewKey"), Answer::Json(201, "CreatedKey"), &[404, 409, 503]),
-    operation!("delete" "/v1/keys/{key}", ACCESS, "Revoke a key", BY_ADMIN, Body::None, Answer::Empty(204), &[404, 503]),
+    operation!("post" "/v1/keys", ACCESS, "Create a key; from the first one on, the server requires a key", BY_ADMIN, Body::Json("NewKey"), Answer::Json(201, "CreatedKey"), &[404, 409, 429, 503]),
+    operation!("delete" "/v1/keys/{key}", ACCESS, "Revoke a key", BY_ADMIN, Body::None, Answer::Empty(204), &[404, 429, 503]),
 ];

@@ -63,7 +63,7 @@ pub(super) async fn whole(State(app): State<Arc<App>>, caller: Caller, target: T
     let answered = async {
         let call = input_of(asked.request, &asked.options, Delivery::Whole);
         let (response, share) = asked.permit.call(&app.gate, call).await?.end().await;
-        write(response?, |response| Ok(Body::from(held::bytes(share, response.to_generated()?)))).await
+        write((&app, &caller.tenant), response?, |response| Ok(Body::from(held::bytes(share, response.to_generated()?)))).await
     };
     let body = answered.await.map_err(|refusal: Refusal| refusal.of_request(id.as_deref()))?;
     let mut response = Response::new(body);
@@ -92,7 +92,7 @@ pub(super) async fn stream(
         let answer = asked.permit.call(&app.gate, call).await?;
         // Until the first event an error is a status.
         let first = match answer.next().await {
-            Some(item) => event_of(labels.clone(), item, app.gate.share(&caller.tenant)).await?,
+            Some(item) => event_of(app.clone(), labels.clone(), item, app.gate.share(&caller.tenant)).await?,
             None => None,
         };
         Ok((answer, first))
@@ -140,7 +140,7 @@ impl http_body::Body for Events {
                 return Poll::Ready(None);
             };
             self.over |= matches!(item, Item::End(..));
-            self.making = Some(Box::pin(event_of(self.labels.clone(), item, self.app.gate.share(&self.tenant))));
+            self.making = Some(Box::pin(event_of(self.app.clone(), self.labels.clone(), item, self.app.gate.share(&self.tenant))));
         }
         let Some(Poll::Ready(event)) = self.making.as_mut().map(|making| making.as_mut().poll(context)) else { return Poll::Pending };
         self.making = None;
@@ -163,7 +163,7 @@ impl Events {
 }
 
 /// The event of an item, which `share` holds until it has been sent; none at an end without outputs that were not streamed.
-async fn event_of(labels: InferResponse, item: Item, mut share: RequestShare) -> Result<Option<Bytes>, Refusal> {
+async fn event_of(app: Arc<App>, labels: InferResponse, item: Item, mut share: RequestShare) -> Result<Option<Bytes>, Refusal> {
     let (response, answer) = match item {
         Item::Part(part) => (InferResponse { outputs: vec![part], ..labels }, None),
         Item::End(result, share) => (result?, share),
@@ -171,7 +171,8 @@ async fn event_of(labels: InferResponse, item: Item, mut share: RequestShare) ->
     if response.outputs.is_empty() {
         return Ok(None);
     }
-    let written = write(response, |response| {
+    let tenant = share.tenant().clone();
+    let written = write((&app, &tenant), response, |response| {
         let event = event(&response.to_generated()?);
         share.hold(event.len())?;
         Ok(held::bytes((share, answer), event))

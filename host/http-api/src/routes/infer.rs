@@ -9,6 +9,7 @@ use bytes::Bytes;
 use cellwright_cell_graph::Description;
 use cellwright_gate::{Call, Input, LARGE, Permit};
 use cellwright_protocol::{InferRequest, InferResponse, JSON_LENGTH_HEADER, RequestOptions, Wanted};
+use cellwright_registry::TenantName;
 use cellwright_serving::{AnswerShare, Delivery};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -41,9 +42,10 @@ async fn answer(
 ) -> Result<Response, Refusal> {
     body::keep_as(permit.share(), &bytes, &request)?;
     drop(bytes);
+    let model = permit.deployed().clone();
     let (response, share) = permit.call(&app.gate, input_of(request, &options, Delivery::Whole)).await?.end().await;
     let wanted = options.wanted;
-    write(response?, move |response| respond(response, &wanted, share)).await
+    write((app, model.tenant()), response?, move |response| respond(response, &wanted, share)).await
 }
 
 /// What a call's options mean to whoever runs it.
@@ -52,8 +54,9 @@ pub(super) fn input_of(request: InferRequest, options: &RequestOptions, delivery
     Input::One(Call { delivery, timeout: options.timeout, priority, ..Call::new(request) })
 }
 
-/// Writes an answer where that disturbs nobody: a large one on a thread of its own.
+/// Writes an answer to a tenant where that disturbs nobody: a large one on a thread of its own.
 pub(super) async fn write<T: Send + 'static>(
+    (app, tenant): (&App, &TenantName),
     response: InferResponse,
     written: impl FnOnce(InferResponse) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
@@ -61,7 +64,7 @@ pub(super) async fn write<T: Send + 'static>(
     if bytes <= LARGE {
         return written(response);
     }
-    tokio::task::spawn_blocking(move || written(response)).await.map_err(Refusal::internal)?
+    app.gate.convert(tenant, move || written(response)).await
 }
 
 fn parse(description: &Description, bytes: &[u8], json_length: Option<usize>) -> Result<(InferRequest, RequestOptions), Refusal> {
@@ -69,11 +72,23 @@ fn parse(description: &Description, bytes: &[u8], json_length: Option<usize>) ->
         Some(0) => InferRequest::from_raw(&description.inputs, description.rows_are_requests, bytes)?,
         length => InferRequest::from_body(bytes, length)?,
     };
+    refuse_surplus(description, &request).map_err(|refusal| refusal.of_request(request.id.as_deref()))?;
     let options = request.take_options().and_then(|options| options.wanted.check(&description.outputs).map(|()| options));
     let mut options = options.map_err(|fault| Refusal::from(fault).of_request(request.id.as_deref()))?;
     // Who sends one tensor as raw bytes and names no output has no JSON in which to ask for raw bytes back.
     options.wanted.binary |= json_length == Some(0);
     Ok((request, options))
+}
+
+/// Refuses more inputs than the model has. There may be a million, which are dropped where they were read.
+fn refuse_surplus(description: &Description, request: &InferRequest) -> Result<(), Refusal> {
+    if request.inputs.len() <= description.inputs.len() {
+        return Ok(());
+    }
+    let is_known = |name: &str| description.inputs.iter().any(|spec| spec.name == name);
+    let Some(unknown) = request.inputs.iter().find(|input| !is_known(&input.name)) else { return Ok(()) };
+    let names = description.inputs.iter().map(|spec| format!("`{}`", spec.name)).collect::<Vec<_>>().join(", ");
+    Err(Refusal::bad_input(format!("the model has no input `{}`: it takes {names}", unknown.name)))
 }
 
 /// How many bytes of a body are JSON, if its sender says so.

@@ -1,10 +1,12 @@
 //! Who may have a connection, where there are fewer places than clients.
 //!
-//! Clients of one address may hold a part of the places. Where all are taken, connections without a
-//! request under way are closed: those that have never had one first, the oldest of them first.
+//! Clients of one address may hold a part of the places. A machine may take any address of its IPv6
+//! network, so a network of 64 bits counts as one address. Where all places are taken, connections
+//! without a request under way are closed: those that have never had one first, the oldest of them
+//! first.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,6 +53,14 @@ pub(super) struct Place {
     _permit: OwnedSemaphorePermit,
 }
 
+/// The address whose clients are counted together.
+fn counted_as(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
+    }
+}
+
 impl Places {
     /// So many in all, and so many of one address.
     pub(super) fn new(max: usize, of_address_max: usize) -> Arc<Self> {
@@ -65,7 +75,7 @@ impl Places {
 
     /// A place for a connection, as soon as there is one. None: its address has as many as it may.
     pub(super) async fn take(self: &Arc<Self>, address: IpAddr, activity: &Arc<Activity>) -> Option<Place> {
-        let address = address.to_canonical();
+        let address = counted_as(address);
         let (number, close) = {
             let mut taken = self.taken();
             let of_address = taken.by_address.entry(address).or_default();
@@ -134,7 +144,7 @@ impl Drop for Counted<'_> {
 }
 
 impl Place {
-    /// Of the client.
+    /// Of the client, as it is counted.
     pub(super) const fn address(&self) -> IpAddr {
         self.address
     }
@@ -186,6 +196,17 @@ mod tests {
         let _five = take(&places, 1, &activity);
         assert!(poll(places.take(address(3), &activity)).is_pending());
         assert_eq!(places.taken().by_address.len(), 2, "who left while it waited is not counted");
+    }
+
+    #[test]
+    fn a_network_that_one_machine_has_counts_as_one_address() {
+        let counted = |text: &str| counted_as(text.parse().unwrap()).to_string();
+        for (one, other) in [("2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff"), ("::ffff:10.0.0.1", "10.0.0.1")] {
+            assert_eq!(counted(one), counted(other));
+        }
+        for (one, other) in [("2001:db8:1:2::1", "2001:db8:1:3::1"), ("10.0.0.1", "10.0.0.2"), ("::ffff:10.0.0.1", "::ffff:10.0.0.2")] {
+            assert_ne!(counted(one), counted(other));
+        }
     }
 
     #[tokio::test]

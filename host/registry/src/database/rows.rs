@@ -28,7 +28,7 @@ const fn sealed(table: &'static str, key: &'static [&'static str], values: &'sta
     Sealed { table, sum: "sum", key, values }
 }
 
-const SEALED: [Sealed; 8] = [
+const SEALED: [Sealed; 10] = [
     sealed("tenant", &["id"], &["name", "settings", "number_floor", "created_ms"]),
     sealed("key", &["number"], &["id", "tenant", "secret_hash", "scopes", "label", "created_ms"]),
     sealed("model", &["id"], &["tenant", "name", "active", "loaded", "created_ms"]),
@@ -36,6 +36,8 @@ const SEALED: [Sealed; 8] = [
     // Apart, because lists leave reports where they are.
     Sealed { table: "version", sum: "report_sum", key: &["id"], values: &["report"] },
     sealed("file", &["version", "path"], &["blob", "bytes", "disk_bytes"]),
+    sealed("held", &["tenant", "blob"], &["files", "disk_bytes"]),
+    sealed("used", &["tenant"], &["bytes", "files"]),
     sealed("earlier", &["id"], &["model", "version"]),
     sealed("numbering", &["tenant", "name"], &["last", "deletion"]),
 ];
@@ -140,9 +142,11 @@ pub(crate) fn add_triggers(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&SEALED.iter().map(Sealed::triggers).collect::<String>())
 }
 
-/// Seals all rows as they are.
+/// Seals rows that have no checksum as they are.
 pub(crate) fn seal(connection: &Connection) -> rusqlite::Result<()> {
-    let all = SEALED.iter().map(|sealed| format!("UPDATE {} SET {} = seal({});", sealed.table, sealed.sum, sealed.arguments(sealed.table)));
+    let all = SEALED.iter().map(|sealed @ Sealed { table, sum, .. }| {
+        format!("UPDATE {table} SET {sum} = seal({}) WHERE {sum} IS NULL;", sealed.arguments(table))
+    });
     connection.execute_batch(&all.collect::<String>())
 }
 

@@ -1,10 +1,10 @@
 //! Making, finding and ending keys, and recognising who sends one.
 //!
 //! Recognising happens with every request, on threads that must not wait, and anybody may send what is no key. So all keys are known in memory, as they are
-//! in the database: whatever changes them there reads them again in the same turn.
+//! in the database. Keys are changed one at a time: first in the database, then as they are known.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use rusqlite::{Connection, Params};
 
@@ -22,7 +22,13 @@ const KEYS_MAX: u64 = 1000;
 
 /// All keys, by their ids.
 #[derive(Debug, Default)]
-pub(super) struct KnownKeys(RwLock<HashMap<Box<str>, KnownKey>>);
+pub(super) struct KnownKeys {
+    keys: RwLock<KeysById>,
+    /// Held while a key is changed in the database and here: a key that is ended while it is made does not stay known.
+    changing: Mutex<()>,
+}
+
+type KeysById = HashMap<Box<str>, KnownKey>;
 
 #[derive(Clone, Debug)]
 struct KnownKey {
@@ -38,31 +44,38 @@ impl KnownKey {
 }
 
 impl KnownKeys {
-    /// Reads all keys, in place of those that were known. Nobody changes any meanwhile.
+    /// Reads all keys when the registry is opened.
     pub(super) fn read(&self, database: &Connection) -> Result<()> {
-        let known = key_rows(database, "", [])?.into_iter().map(|(key, secret_hash)| {
-            let identity = Identity { tenant: key.tenant, scopes: key.scopes, key: key.id };
-            (identity.key.as_str().into(), KnownKey { secret_hash, identity })
-        });
-        let known = known.collect();
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = known;
+        let rows = key_rows(database, "", [])?;
+        self.change(|keys| rows.into_iter().for_each(|(key, secret_hash)| know(keys, key, secret_hash)));
         Ok(())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut KeysById)) {
+        change(&mut self.keys.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn find<T>(&self, id: &str, look: impl FnOnce(&KnownKey) -> T) -> Option<T> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).get(id).map(look)
     }
 }
 
+fn know(keys: &mut KeysById, Key { id, tenant, scopes, .. }: Key, secret_hash: blake3::Hash) {
+    keys.insert(id.as_str().into(), KnownKey { secret_hash, identity: Identity { tenant, scopes, key: id } });
+}
+
 impl Registry {
-    /// Changes which keys there are, in the database and as they are known.
-    pub(super) fn change_keys<T>(&self, space: Space, change: impl Fn(&Connection) -> Result<T>) -> Result<T> {
-        let changed = self.write(space, |database| {
-            let changed = change(database)?;
-            self.known.read(database)?;
-            Ok(changed)
-        });
-        if changed.is_err() {
-            // What was read may have been taken back.
-            self.database.write(|database| self.known.read(database))?;
-        }
-        changed
+    /// Changes which keys there are: in the database, and then, if that succeeds, as they are known.
+    fn change_keys(&self, space: Space, change: impl Fn(&Connection) -> Result<()>, known: impl FnOnce(&mut KeysById)) -> Result<()> {
+        let _changing = self.known.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(space, |database| change(database))?;
+        self.known.change(known);
+        Ok(())
+    }
+
+    /// The same, after which a tenant has no keys.
+    pub(super) fn end_keys_of(&self, tenant: &TenantName, change: impl Fn(&Connection) -> Result<()>) -> Result<()> {
+        self.change_keys(Space::Reserved, change, |keys| keys.retain(|_, key| key.identity.tenant != *tenant))
     }
 
     /// Makes a key. Its secret is in the answer and nowhere else.
@@ -78,9 +91,7 @@ impl Registry {
         if label.chars().count() > LABEL_CHARACTERS_MAX || label.chars().any(is_hidden) {
             return Err(RegistryError::Label);
         }
-        let secret = Secret::random().map_err(RegistryError::Random)?;
-        let now = now_ms();
-        self.change_keys(Space::Ordinary, |database| {
+        let may_make = |database: &Connection| {
             let id = require_tenant(database, tenant)?.id;
             let makes_more = tenant.is_operator() && scopes.contains(Scope::Admin);
             if !makes_more && !had_keys(database)? {
@@ -90,14 +101,23 @@ impl Registry {
             if unsigned(keys, "a negative count")? >= KEYS_MAX {
                 return Err(RegistryError::Quota { tenant: tenant.clone(), what: "keys", max: KEYS_MAX });
             }
+            Ok(id)
+        };
+        // Whoever is refused keeps nobody from writing.
+        self.database.read(may_make)?;
+        let secret = Secret::random().map_err(RegistryError::Random)?;
+        let now = now_ms();
+        let created_ms = unsigned(now, "a time before 1970")?;
+        let key = Key { id: KeyId::new(secret.id()), tenant: tenant.clone(), scopes, label: label.to_owned(), created_ms };
+        let make = |database: &Connection| {
+            let id = may_make(database)?;
             database.execute(
                 "INSERT INTO key (id, tenant, secret_hash, scopes, label, created_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
                 (secret.id(), id, secret.hash().as_bytes(), scopes.bits(), label, now),
             )?;
             Ok(())
-        })?;
-        let created_ms = unsigned(now, "a time before 1970")?;
-        let key = Key { id: KeyId::new(secret.id()), tenant: tenant.clone(), scopes, label: label.to_owned(), created_ms };
+        };
+        self.change_keys(Space::Ordinary, make, |keys| know(keys, key.clone(), secret.hash()))?;
         Ok(NewKey { key, secret: secret.reveal() })
     }
 
@@ -118,23 +138,24 @@ impl Registry {
     /// # Errors
     /// There is no such key.
     pub fn revoke_key(&self, id: &KeyId) -> Result<()> {
-        self.change_keys(Space::Reserved, |database| {
+        let end = |database: &Connection| {
             let ended = database.execute("DELETE FROM key WHERE id = ?1", [id.as_str()])?;
             if ended == 0 { Err(RegistryError::KeyMissing(id.clone())) } else { Ok(()) }
-        })
+        };
+        self.change_keys(Space::Reserved, end, |keys| drop(keys.remove(id.as_str())))
     }
 
     /// Whom a secret belongs to, if it is a key's. Waits for nothing, and takes the same time wherever a wrong one differs from the right one.
     #[must_use]
     pub fn authenticate(&self, secret: &str) -> Option<Identity> {
         let (id, secret_hash) = Secret::recognise(secret)?;
-        self.known.0.read().unwrap_or_else(PoisonError::into_inner).get(id)?.recognise(&secret_hash)
+        self.known.find(id, |key| key.recognise(&secret_hash))?
     }
 
     /// Whose key that is, if there is one.
     #[must_use]
     pub fn tenant_of(&self, id: &KeyId) -> Option<TenantName> {
-        self.known.0.read().unwrap_or_else(PoisonError::into_inner).get(id.as_str()).map(|key| key.identity.tenant.clone())
+        self.known.find(id.as_str(), |key| key.identity.tenant.clone())
     }
 
     /// Whether there is a key, or ever was one: nobody who ends the last one means to let everybody in. The way back in is to make a key

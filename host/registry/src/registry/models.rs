@@ -51,6 +51,22 @@ impl Registry {
         })
     }
 
+    /// How many models and versions [`Registry::models`] would give.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub fn count_listed(&self, tenant: Option<&TenantName>) -> Result<usize> {
+        let filter = if tenant.is_some() { "WHERE tenant.name = ?1" } else { "WHERE ?1 IS NULL" };
+        let count = format!(
+            "SELECT count(DISTINCT model.id) + count(version.id) FROM tenant JOIN model ON model.tenant = tenant.id \
+             LEFT JOIN version ON version.model = model.id {filter}"
+        );
+        self.database.read(|database| {
+            let count = database.prepare_cached(&count)?.query_row([tenant.map(TenantName::as_str)], |row| row.get(0))?;
+            Ok(usize::try_from(unsigned(count, "a negative count")?).unwrap_or(usize::MAX))
+        })
+    }
+
     /// The model of that name, with the reports of its newest versions: as many as have a megabyte together.
     ///
     /// # Errors
@@ -151,9 +167,10 @@ impl ModelRow {
         found?.pop().transpose()
     }
 
-    /// The number of the version that serves, also of one whose row is damaged.
+    /// The number of the version that serves, also of one whose row is damaged: the index of numbers has it.
     fn active_number(&self, database: &Connection) -> Result<Option<u64>> {
-        let number = database.query_row("SELECT number FROM version WHERE id = ?1", [self.active], |row| row.get(0)).optional()?;
+        let select = "SELECT number FROM version INDEXED BY sqlite_autoindex_version_1 WHERE model = ?1 AND id = ?2";
+        let number = database.prepare_cached(select)?.query_row((self.id, self.active), |row| row.get(0)).optional()?;
         number.map(|number| unsigned(number, "a negative version number")).transpose()
     }
 

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Params, Row};
 
-use super::{Registry, Result, Space, now_ms, unsigned};
+use super::{Registry, Result, now_ms, unsigned};
 use crate::database::rows;
 use crate::error::RegistryError;
 use crate::name::TenantName;
@@ -67,7 +67,7 @@ impl Registry {
         if name.is_built_in() {
             return Err(RegistryError::TenantBuiltIn(name.clone()));
         }
-        self.change_keys(Space::Reserved, |database| {
+        self.end_keys_of(name, |database| {
             let id = require_tenant(database, name)?.id;
             let models = database.query_row("SELECT count(*) FROM model WHERE tenant = ?1", [id], |row| row.get(0))?;
             if models != 0 {

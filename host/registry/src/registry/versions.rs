@@ -78,7 +78,7 @@ impl Registry {
                 }
                 room => room.map(|()| bytes_max)?,
             };
-            let new_bytes_max = tenant.tenant.settings.bytes_max.saturating_sub(usage(database, tenant.id)?.0);
+            let new_bytes_max = tenant.tenant.settings.bytes_max.saturating_sub(used_bytes(database, tenant.id)?);
             Ok(Room { bytes_max, new_bytes_max })
         })
     }
@@ -100,8 +100,7 @@ impl Registry {
     /// # Errors
     /// The database fails.
     pub fn has_file(&self, tenant: &TenantName, digest: &Digest) -> Result<bool> {
-        let has = "SELECT EXISTS (SELECT 1 FROM file JOIN version ON version.id = file.version JOIN model ON model.id = version.model \
-             JOIN tenant ON tenant.id = model.tenant WHERE file.blob = ?1 AND tenant.name = ?2)";
+        let has = "SELECT EXISTS (SELECT 1 FROM tenant JOIN held ON held.tenant = tenant.id WHERE tenant.name = ?2 AND held.blob = ?1)";
         self.database.read(|database| Ok(database.query_row(has, (digest.as_bytes(), tenant.as_str()), |row| row.get(0))?))
     }
 
@@ -154,11 +153,13 @@ impl Registry {
     /// There is no such version, or it is active.
     pub fn delete_version(&self, tenant: &TenantName, name: &ModelName, version: u64) -> Result<Vec<Digest>> {
         self.write(Space::Reserved, |database| {
-            let model = require_model(database, tenant, name)?;
+            let tenant = require_tenant(database, tenant)?;
+            let model = require_model(database, &tenant.tenant.name, name)?;
             let row = require_version(database, &model, version)?;
             if model.active == Some(row.id) {
                 return Err(RegistryError::VersionActive { model: name.clone(), version });
             }
+            Counted { which: OF_VERSION, id: row.id }.take_from(database, tenant.id)?;
             let blobs = blobs(database, "SELECT blob FROM file WHERE version = ?1", row.id)?;
             database.execute("DELETE FROM version WHERE id = ?1", [row.id])?;
             Ok(blobs)
@@ -174,6 +175,7 @@ impl Registry {
         self.write(Space::Reserved, |database| {
             let tenant = require_tenant(database, tenant)?;
             let model = require_model(database, &tenant.tenant.name, name)?;
+            Counted { which: OF_MODEL, id: model.id }.take_from(database, tenant.id)?;
             let blobs = blobs(database, BLOBS, model.id)?;
             database.execute("UPDATE model SET active = NULL WHERE id = ?1", [model.id])?;
             database.execute("DELETE FROM model WHERE id = ?1", [model.id])?;
@@ -279,7 +281,7 @@ impl<'a> Checked<'a> {
             let number = |bytes| i64::try_from(bytes).map_err(|_| FilesFault::Bytes);
             insert.execute((id, path, blob.digest.as_bytes(), number(blob.len)?, number(blob.disk_bytes)?))?;
         }
-        let (bytes, files) = usage(database, tenant.id)?;
+        let (bytes, files) = Counted { which: OF_VERSION, id }.add_to(database, tenant.id)?;
         for (used, what, max) in [(bytes, "bytes", tenant.tenant.settings.bytes_max), (files, "files", TENANT_FILES_MAX)] {
             if used > max {
                 return Err(RegistryError::Quota { tenant: tenant.tenant.name.clone(), what, max });
@@ -289,18 +291,71 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// What a tenant's versions take: bytes of the disk, where each blob counts once, and files.
-fn usage(database: &Connection, tenant: i64) -> Result<(u64, u64)> {
-    // A sum that does not fit fails: SQLite's does not wrap.
-    let usage = format!(
-        "WITH mine AS (SELECT version.id, version.report FROM model JOIN version ON version.model = model.id WHERE model.tenant = ?1), \
-         entry AS (SELECT file.blob, file.disk_bytes FROM mine JOIN file ON file.version = mine.id) \
-         SELECT (SELECT coalesce(sum(bytes), 0) FROM (SELECT max(disk_bytes) AS bytes FROM entry GROUP BY blob)) \
-         + (SELECT coalesce(sum(octet_length(report)), 0) FROM mine) + {ENTRY_BYTES} * (SELECT count(*) FROM entry), \
-         (SELECT count(*) FROM entry)"
-    );
-    let (bytes, files) = database.prepare_cached(&usage)?.query_row([tenant], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok((unsigned(bytes, "a negative size")?, unsigned(files, "a negative count")?))
+/// Bytes that a tenant's versions take of the disk.
+fn used_bytes(database: &Connection, tenant: i64) -> Result<u64> {
+    let select = format!("SELECT {}, bytes FROM used WHERE tenant = ?1", rows::fault(&["used"]));
+    let used = rows::read(&mut *database.prepare_cached(&select)?, [tenant], |row| unsigned(row.get(1)?, "a negative size"))?.pop();
+    Ok(used.transpose()?.unwrap_or_default())
+}
+
+/// Versions whose files their tenant's rows of `held` and `used` count. So a quota is checked without a look at the tenant's other files.
+struct Counted {
+    which: &'static str,
+    id: i64,
+}
+
+const OF_VERSION: &str = "version.id = ?2";
+const OF_MODEL: &str = "version.model = ?2";
+
+impl Counted {
+    fn add_to(&self, database: &Connection, tenant: i64) -> Result<(u64, u64)> {
+        let add = format!(
+            "INSERT INTO held (tenant, blob, files, disk_bytes) SELECT ?1, blob, files, disk_bytes FROM ({}) WHERE true \
+             ON CONFLICT (tenant, blob) DO UPDATE SET files = files + excluded.files",
+            self.blobs()
+        );
+        database.prepare_cached(&add)?.execute((tenant, self.id))?;
+        self.change(database, tenant, '+')
+    }
+
+    fn take_from(&self, database: &Connection, tenant: i64) -> Result<()> {
+        self.change(database, tenant, '-')?;
+        let take = format!(
+            "UPDATE held SET files = held.files - own.files FROM ({}) AS own WHERE held.tenant = ?1 AND held.blob = own.blob",
+            self.blobs()
+        );
+        database.prepare_cached(&take)?.execute((tenant, self.id))?;
+        let forget = format!("DELETE FROM held WHERE tenant = ?1 AND blob IN (SELECT blob FROM ({})) AND files <= 0", self.blobs());
+        database.prepare_cached(&forget)?.execute((tenant, self.id))?;
+        Ok(())
+    }
+
+    /// Their blobs, in how many files of theirs each is, and what it takes.
+    fn blobs(&self) -> String {
+        format!(
+            "SELECT file.blob, count(*) AS files, max(file.disk_bytes) AS disk_bytes \
+             FROM version JOIN file ON file.version = version.id WHERE {} GROUP BY file.blob",
+            self.which
+        )
+    }
+
+    /// Changes by these versions what the tenant uses, while they are among what it holds. Gives the bytes and the files that it uses then.
+    fn change(&self, database: &Connection, tenant: i64, sign: char) -> Result<(u64, u64)> {
+        // A blob counts once, so it is theirs if no other version has it. A sum that does not fit fails: SQLite's does not wrap. A cross join has
+        // SQLite go through their blobs, not through all of the tenant's.
+        let change = format!(
+            "WITH own AS ({blobs}), alone AS (SELECT held.disk_bytes FROM own CROSS JOIN held ON held.tenant = ?1 AND held.blob = own.blob \
+             WHERE held.files = own.files) \
+             INSERT INTO used (tenant, bytes, files) SELECT ?1, {sign} (all_files * {ENTRY_BYTES} + (SELECT coalesce(sum(disk_bytes), 0) FROM alone) \
+             + (SELECT coalesce(sum(octet_length(report)), 0) FROM version WHERE {which})), {sign} all_files \
+             FROM (SELECT coalesce(sum(files), 0) AS all_files FROM own) WHERE true \
+             ON CONFLICT (tenant) DO UPDATE SET bytes = bytes + excluded.bytes, files = files + excluded.files RETURNING bytes, files",
+            blobs = self.blobs(),
+            which = self.which,
+        );
+        let used = database.prepare_cached(&change)?.query_row((tenant, self.id), |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok((unsigned(used.0, "a negative size")?, unsigned(used.1, "a negative count")?))
+    }
 }
 
 /// The bytes of the files together, if they can be a version.

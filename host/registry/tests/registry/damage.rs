@@ -150,7 +150,7 @@ fn a_damaged_row_is_named_and_missed_alone() {
 }
 
 #[test]
-fn a_registry_of_the_first_format_gets_checksums() {
+fn a_registry_of_the_first_format_gets_checksums_and_sums() {
     let folder = temporary();
     drop(Registry::open(folder.path()).unwrap());
     fs::remove_file(database(folder.path())).unwrap();
@@ -158,10 +158,30 @@ fn a_registry_of_the_first_format_gets_checksums() {
     change(folder.path(), "PRAGMA application_id = 0x43777267; PRAGMA user_version = 1;");
     change(folder.path(), "INSERT INTO tenant (name, settings, created_ms) VALUES ('default', '{}', 1), ('operator', '{}', 1);");
     change(folder.path(), "INSERT INTO model (tenant, name, created_ms) VALUES (1, 'digits', 1);");
+    change(
+        folder.path(),
+        "INSERT INTO version (model, number, digest, bytes, report, created_ms) VALUES (1, 7, zeroblob(32), 5000, '{}', 1); \
+         INSERT INTO file VALUES (1, 'a', zeroblob(32), 5000), (1, 'b', zeroblob(32), 5000);",
+    );
     let registry = Registry::open(folder.path()).unwrap();
+    let room = registry.room(&TenantName::default_tenant(), &model("digits")).unwrap();
+    assert_eq!(room.new_bytes_max, TenantSettings::default().bytes_max - (8192 + 2 * 1024 + 2), "what is there counts");
     commit(&registry, "digits", b"1", true).unwrap();
     assert_eq!(registry.models(None).unwrap().len(), 1);
     drop(registry);
     change(folder.path(), "UPDATE model SET created_ms = 3");
     assert_eq!(Registry::open(folder.path()).unwrap().models(None).unwrap().len(), 0);
+}
+
+#[test]
+fn a_registry_of_the_second_format_gets_sums_and_keeps_its_damage() {
+    let (folder, _) = closed();
+    let (default, digits) = (TenantName::default_tenant(), model("digits"));
+    let room = |registry: &Registry| registry.room(&default, &digits).unwrap().new_bytes_max;
+    let before = room(&Registry::open(folder.path()).unwrap());
+    assert!(before < TenantSettings::default().bytes_max);
+    change(folder.path(), "DROP TABLE held; DROP TABLE used; UPDATE version SET created_ms = 3 WHERE id = 2; PRAGMA user_version = 2;");
+    let registry = Registry::open(folder.path()).unwrap();
+    assert_eq!(room(&registry), before);
+    assert_eq!(registry.activate(&default, &digits, 2).unwrap_err().kind(), ErrorKind::Conflict, "it is damaged still");
 }

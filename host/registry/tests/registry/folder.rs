@@ -86,7 +86,7 @@ fn a_newer_registry_is_refused() {
     let folder = closed();
     rusqlite::Connection::open(folder.path().join("registry.sqlite")).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let sentence = format!(
-        "the registry in {} was written by a newer version of Cellwright (its format is 99, this one knows up to 2)",
+        "the registry in {} was written by a newer version of Cellwright (its format is 99, this one knows up to 3)",
         folder.path().display()
     );
     assert_eq!(refused(folder.path()), sentence);

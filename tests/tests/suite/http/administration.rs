@@ -86,7 +86,7 @@ fn an_upload_that_breaks_off_is_never_taken_for_a_whole_one() {
 }
 
 /// Keeps the thread of a server that has only one for what may block, until this is dropped.
-fn block(server: &Running) -> std::sync::mpsc::SyncSender<()> {
+pub(super) fn block(server: &Running) -> std::sync::mpsc::SyncSender<()> {
     let (release, released) = std::sync::mpsc::sync_channel(1);
     drop(server.runtime.spawn_blocking(move || released.recv()));
     release
@@ -254,7 +254,7 @@ fn changes_wait_in_a_line_of_their_tenant_which_has_an_end() {
         }
         waiting.push(stream);
     };
-    refused.refused(429, "changes of this tenant's models");
+    refused.refused(429, "changes of this tenant wait");
     let shed =
         |path: &str, kind: &str| server.get(path).text().contains(&format!("cellwright_shed{{tenant=\"default\",kind=\"{kind}\"}} 1\n"));
     assert!(shed("/metrics", "change") && !shed("/metrics?tenant=operator", "change") && !shed("/metrics", "upload"));
@@ -348,4 +348,16 @@ fn a_list_is_no_message() {
         server.post(path, body).refused(400, "object");
     }
     server.get("/v1/tenants/t").refused(404, "no tenant");
+}
+
+#[test]
+fn a_list_is_counted_before_it_is_made() {
+    let bounds = |bodies_bytes_max| Bounds { bodies_bytes_max, ..Bounds::default() };
+    for (room, status) in [(8 << 10, 503), (16 << 10, 200)] {
+        let server = Running::with(bounds(room), None);
+        (0..14_u8).for_each(|number| server.has("m", &summing(number.into())));
+        let listed = server.get("/v1/models");
+        assert_eq!(listed.status, status, "{}", listed.text());
+        assert!(listed.body.len() < 4 << 10, "as it is sent it need not count");
+    }
 }

@@ -3,9 +3,15 @@
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
+use cellwright_cell_graph::Tensor;
+use cellwright_gate::Call;
 use cellwright_http_api::Limits;
+use cellwright_protocol::InferRequest;
 use cellwright_tests::graphs::wait_until;
+use cellwright_tests::platform::tenant;
+use cellwright_tests::requests;
 
+use super::administration::block;
 use super::harness::{Answer, LongCalls, Running, Settings, request};
 use super::models::{GENERATE, INFER, LOOP, looping, parts, streamed, wide, wide_rows};
 
@@ -220,4 +226,27 @@ fn calls_that_take_long_for_once_hold_up_nobody_else() {
         drop(long);
         surprises.into_iter().for_each(|mut stream| Answer::read(&mut stream).refused(502, "time"));
     }
+}
+
+#[test]
+fn calls_that_bring_much_begin_where_they_hold_up_nobody_else() {
+    let server = Running::on_one_thread_that_blocks(Limits::default());
+    let deployed = server.platform.find(&tenant(), "sums", None).unwrap();
+    let begin = |request: InferRequest| {
+        let (calls, deployed) = (server.platform.calls().clone(), deployed.clone());
+        server.runtime.spawn(async move { calls.call(&deployed, Call::new(request)).await.unwrap().end().await.0 })
+    };
+    let mut surplus = requests::sum(1, 3);
+    surplus.inputs.extend((0..9).map(|number| Tensor::from_i64(&number.to_string(), &[1], &[1])));
+    let begun = || server.platform.figures(None).models[0].calls.unfold.count;
+    let (before, blocked) = (begun(), block(&server));
+    // One thread serves connections, one after the other.
+    let much = [requests::sum(1, 5000), surplus].map(begin);
+    let little = begin(requests::sum(1, 3));
+    server.runtime.block_on(little).unwrap().unwrap();
+    assert!(begun() == before + 1 && much.iter().all(|call| !call.is_finished()), "they wait for the thread that blocks");
+    drop(blocked);
+    let [large, surplus] = much.map(|call| server.runtime.block_on(call).unwrap());
+    assert_eq!(large.unwrap().outputs.len(), 1);
+    assert!(surplus.unwrap_err().to_string().contains("the model has no input `0`: it takes `x`"));
 }

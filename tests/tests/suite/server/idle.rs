@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::server::{Server, is_sum, sum};
+use cellwright_tests::town::connect_from;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const CONNECTIONS: u64 = 10_000;
@@ -45,15 +46,27 @@ fn resident_bytes(process: u32) -> u64 {
     kib << 10
 }
 
+/// With fewer descriptors than connections that it may have: 188.
+const FEW: &str = "ulimit -n 700; exec \"$0\" \"$@\"";
+
+#[test]
+fn an_address_leaves_others_half_of_the_connections_that_are_possible() {
+    let data = tempfile::TempDir::new().expect("a temporary folder");
+    let server = Server::start_by(FEW, data.path());
+    let _idle = connect_from(&server, [127, 0, 0, 2], 400);
+    let bounded = || server.said().iter().any(|line| line.contains("an address has as many open connections as it may"));
+    server.until("it says that the address has no more", bounded);
+    assert_eq!(server.send("GET", "/v2", &[], b"").status, 200);
+}
+
 /// Where there are fewer descriptors than connections it may have, a server says what it has.
 #[test]
 fn a_server_that_may_not_have_as_many_says_so() {
     let data = tempfile::TempDir::new().expect("a temporary folder");
-    let script = "ulimit -n 700; exec \"$0\" \"$@\"";
-    let server = Server::start_by(script, data.path());
+    let server = Server::start_by(FEW, data.path());
     server.push("sums", &BundleFolder::summing());
     // More than it takes at once: the others wait, and are served when there is room.
-    let idle: Vec<_> = (0..400).map(|_| server.connect()).collect();
+    let idle: Vec<_> = (2..=5).map(|last| connect_from(&server, [127, 0, 0, last], 90)).collect();
     let said = RefCell::new(Vec::new());
     let count = |words: &str| {
         said.borrow_mut().extend(server.said());

@@ -35,9 +35,10 @@ pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Calle
         caller.require_operator()?;
         caller.concerns(&tenant);
     }
-    let created = app.gate.blocking(move |gate| {
-        let created = gate.platform().registry().create_key(&tenant, scopes(&asked.scopes), &asked.label)?;
-        gate.require_keys();
+    let own = app.clone();
+    let created = app.gate.changing(&caller.tenant, move |platform, _| {
+        let created = platform.registry().create_key(&tenant, scopes(&asked.scopes), &asked.label)?;
+        own.gate.require_keys();
         Ok::<_, Refusal>(created)
     });
     let created = created.await?;
@@ -55,6 +56,6 @@ pub(in crate::routes) async fn revoke(State(app): State<Arc<App>>, caller: Calle
         None if caller.is_operator => {}
         _ => return Err(RegistryError::KeyMissing(id).into()),
     }
-    app.gate.blocking(move |gate| Ok::<_, Refusal>(gate.platform().registry().revoke_key(&id)?)).await?;
+    app.gate.changing(&caller.tenant, move |platform, _| Ok::<_, Refusal>(platform.registry().revoke_key(&id)?)).await?;
     Ok(done())
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use cellwright_gate::Platform;
 use cellwright_protocol::messages::admin::{Model, ModelList, SampleResult, Version};
 use cellwright_protocol::messages::repository::{IndexEntry, ModelState};
 use cellwright_registry as registry;
@@ -13,14 +14,18 @@ use serde::Deserialize;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::refusal::Refusal;
-use crate::routes::{Target, done, look_up, ok};
+use crate::routes::{Target, done, look_up, look_up_within, ok};
+
+/// What a model or a version in a list takes while the list is made.
+const LISTED_BYTES: usize = 640;
 
 pub(in crate::routes) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Response, Refusal> {
-    look_up(&app, caller, move |platform, caller| {
+    let estimate = |platform: &Platform, caller: &Caller| Ok(platform.registry().count_listed(caller.sees())?.saturating_mul(LISTED_BYTES));
+    let finds = |platform: &Platform, caller: Caller| {
         let (models, states) = (platform.registry().models(caller.sees())?, platform.index(caller.sees()));
         Ok(ModelList { models: models.into_iter().map(|found| model(found, &states)).collect() })
-    })
-    .await
+    };
+    look_up_within(&app, caller, estimate, finds).await
 }
 
 pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {

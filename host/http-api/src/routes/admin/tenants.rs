@@ -33,8 +33,7 @@ pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, 
     if caller.is_operator || name != caller.tenant {
         caller.require_operator()?;
     }
-    let found = app.gate.blocking(move |gate| find(gate.platform(), &name)).await?;
-    ok(&tenant(found))
+    look_up(&app, caller, move |platform, _| Ok(tenant(find(platform, &name)?))).await
 }
 
 pub(in crate::routes) async fn create(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, Refusal> {

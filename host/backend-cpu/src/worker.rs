@@ -12,12 +12,12 @@ mod transfer;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
     Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, Lane, LoadError, NodeLayout, Prepare, Prepared, Row, SLOT_BYTES, Slot,
-    TableInfo, Task,
+    TableInfo, Task, TimedBatch,
 };
 use cellwright_cell_graph::TypedCell;
 
@@ -80,8 +80,8 @@ struct Loaded {
     name: String,
     plan: Arc<Compiled>,
     layout: NodeLayout,
-    /// How long a row takes, among others, whose token its table has not; nothing if it has no table.
-    missing_row: Duration,
+    /// How long a row takes, among others, whose token its table has not, once that is timed.
+    missing_row: OnceLock<Duration>,
     /// Whether its next step begins with the last of its columns. First halves do not turn: other weights are read between two of them. Only the worker's own thread
     /// changes it; it is atomic because others read the cells meanwhile.
     backwards: AtomicBool,
@@ -121,6 +121,8 @@ pub struct CpuWorker {
     queue: VecDeque<Next>,
     /// Threads for tasks that run in slices.
     sliced: Vec<sliced::Runner>,
+    /// The one for batches that are timed, as soon as one was.
+    timing: Option<sliced::Runner>,
     frame: Frame,
     ahead: ahead::Ahead,
     batch: Vec<Active>,
@@ -155,6 +157,7 @@ impl CpuWorker {
             lanes: Vec::new(),
             queue: VecDeque::new(),
             sliced: Vec::new(),
+            timing: None,
             frame: Frame::default(),
             ahead: ahead::Ahead::default(),
             batch: Vec::new(),
@@ -181,6 +184,10 @@ impl CpuWorker {
 
     fn lost(&self, cause: String) -> DeviceLost {
         DeviceLost { device: self.info().name, cause }
+    }
+
+    fn not_there(&self, index: CellTypeId) -> DeviceLost {
+        self.lost(format!("cell {} is to be timed, but is not loaded", index.0))
     }
 
     /// Applies what a task changes before its first step.
@@ -329,10 +336,6 @@ impl Backend for CpuWorker {
             processors.keep_thread();
         }
         let plan = prepare::plan_of(prepared);
-        // Nobody is to borrow its threads meanwhile.
-        self.domain.lending.begin(&mut self.team);
-        let missing_row = plan.table().map(|(pre, _)| denormals::as_zeros(|| self.time_missing(pre))).unwrap_or_default();
-        self.domain.lending.end(&mut self.team);
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);
         }
@@ -341,7 +344,7 @@ impl Backend for CpuWorker {
             name: cell.name.clone(),
             plan,
             layout: NodeLayout::of(cell),
-            missing_row,
+            missing_row: OnceLock::new(),
             backwards: AtomicBool::default(),
         }));
         Ok(())
@@ -421,6 +424,16 @@ impl Backend for CpuWorker {
         self.domain.lending.begin(&mut self.team);
         self.domain.lending.take_idle(&mut self.team);
         let timed = denormals::as_zeros(|| self.timed(index, rows));
+        self.domain.lending.end(&mut self.team);
+        timed
+    }
+
+    fn time_slice(&mut self, index: CellTypeId, batch: TimedBatch) -> Result<Option<Duration>, DeviceLost> {
+        self.domain.lending.begin(&mut self.team);
+        if batch.lent {
+            self.domain.lending.take_idle(&mut self.team);
+        }
+        let timed = self.time_in_slices(index, batch);
         self.domain.lending.end(&mut self.team);
         timed
     }

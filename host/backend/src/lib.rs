@@ -107,6 +107,21 @@ pub enum Progress {
     Later(Duration),
 }
 
+/// A batch that is timed, one slice after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct TimedBatch {
+    /// Its rows.
+    pub rows: u32,
+    /// Whether workers of the same domain that have nothing to do lend what they have.
+    pub lent: bool,
+    /// Whether its tasks run in slices: what takes long is then cut as it is in those.
+    pub is_long: bool,
+    /// How long a slice is.
+    pub slice: Duration,
+    /// Whether it goes on where it stopped; else it begins, and what was begun before is forgotten.
+    pub goes_on: bool,
+}
+
 /// One worker's device.
 ///
 /// Tasks complete in the order in which they were submitted. A backend promises batch invariance: a row's results are bit-identical whatever
@@ -245,5 +260,13 @@ pub trait Backend: Send {
     /// If the device is lost.
     fn time_batch_lent(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.time_batch(index, rows)
+    }
+
+    /// One slice of such a measurement: its result, or nothing if it is to be asked to go on, after other tasks. A device that cannot stop in between does it at once.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn time_slice(&mut self, index: CellTypeId, batch: TimedBatch) -> Result<Option<Duration>, DeviceLost> {
+        if batch.lent { self.time_batch_lent(index, batch.rows) } else { self.time_batch(index, batch.rows) }.map(Some)
     }
 }

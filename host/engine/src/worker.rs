@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
-    Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Taken, Task,
+    Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Taken, Task, TimedBatch,
 };
 use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
@@ -31,8 +31,8 @@ pub(crate) enum ToWorker {
     Install { index: CellTypeId, cell: Arc<TypedCell>, prepared: Prepared, reply: Sender<Result<Running, LoadError>> },
     /// Forget cells.
     Unload { indices: Vec<CellTypeId>, reply: Sender<()> },
-    /// Measure a batch, with what idle workers lend or without, and say how long that kept the device.
-    Time { index: CellTypeId, rows: u32, lent: bool, reply: Sender<(Duration, Duration)> },
+    /// Measure a batch for a slice, and say what it took, if it is done, and how long that kept the device.
+    Time { index: CellTypeId, batch: TimedBatch, reply: Sender<(Option<Duration>, Duration)> },
     /// Read runs of slots and hand them to another worker, for the move of that number.
     Read { runs: Runs, to: Sender<ToWorker>, number: u64 },
     /// Write what another worker read.
@@ -212,11 +212,11 @@ impl Worker {
                 indices.into_iter().for_each(|index| self.backend.unload(index));
                 let _ = reply.send(());
             }
-            ToWorker::Time { index, rows, lent, reply } => {
+            ToWorker::Time { index, batch, reply } => {
                 // If the device is lost, whoever asked hears it by the reply that never comes.
                 let began = Instant::now();
-                let took = if lent { self.backend.time_batch_lent(index, rows)? } else { self.backend.time_batch(index, rows)? };
-                let _ = reply.send((took, took.max(began.elapsed())));
+                let took = self.backend.time_slice(index, batch)?;
+                let _ = reply.send((took, began.elapsed()));
             }
             ToWorker::Read { runs, to, number } => {
                 let mut read = Vec::with_capacity(runs.len());

@@ -6,6 +6,7 @@ mod conformance;
 mod projections;
 mod rows;
 mod slices;
+mod timing;
 mod topology;
 mod trees;
 mod workers;

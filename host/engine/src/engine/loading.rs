@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{LoadError, NodeLayout, Prepared};
+use cellwright_backend::{LoadError, NodeLayout, Prepared, TimedBatch};
 use cellwright_cell_graph::TypedCell;
 use cellwright_fair_turns::{Cancelled, FairTurns};
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
@@ -22,7 +22,7 @@ use crate::calibration::{BatchLimits, Calibration};
 use crate::core::ToCore;
 use crate::figures::ModelCounters;
 use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, Running, Tables, TypeShared, TypeState};
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, SLICE_NS};
 use crate::weight_room::WeightGrant;
 use crate::worker::{ToWorker, WorkerLink};
 
@@ -34,6 +34,9 @@ const PADDING_BYTES: u64 = 64 << 10;
 
 /// A device may use such a part of what a tenant may still have, beside the weights, for what saves time.
 const SPARE: u64 = 4;
+
+/// How long a worker is kept from its tasks while a batch is timed.
+const SLICE: Duration = Duration::from_nanos(SLICE_NS);
 
 /// Cell types that a worker forgets between two tasks.
 const FORGOTTEN_AT_ONCE: usize = 16;
@@ -307,10 +310,15 @@ impl Engine {
         let beside: Vec<usize> =
             loaded_by.into_iter().filter(|other| *other != number && self.workers[*other].info.domain == info.domain).collect();
         let (mut turn, bound) = (self.loads.turns.of(load.tenant), self.loads.measuring.load_time_max);
+        let mut row = Duration::MAX;
         let time = |rows, lent| {
             turn.take(load.is_cancelled)?;
-            let (took, kept) = self.time((number, if lent { &[] } else { &beside }), index, (rows, lent))?;
-            load.measured += kept;
+            // Of a row of which nothing is known it is not known either that it is short.
+            let batch = TimedBatch { rows, lent, is_long: row > SLICE, slice: SLICE, goes_on: false };
+            let took = self.time((number, if lent { &[] } else { &beside }), index, batch, load)?;
+            if rows == 1 {
+                row = row.min(took);
+            }
             if load.measured > bound { Err(ModelError::Long { bound }) } else { Ok(took) }
         };
         let names = || beside.iter().map(|other| &*self.workers[*other].info.name).collect();
@@ -320,21 +328,43 @@ impl Engine {
         Ok((shared, weights))
     }
 
-    /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend. And how long the worker
-    /// was kept from its tasks.
+    /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend. Or, of one that takes far
+    /// too long, for how long it was tried. Workers take tasks between slices, and if they have some, these get half of the time.
     fn time(
         &self,
         (number, beside): (usize, &[usize]),
         index: CellTypeId,
-        (rows, lent): (u32, bool),
-    ) -> Result<(Duration, Duration), ModelError> {
-        let idle = |other: &&usize| self.gauges.workers[**other].outstanding.load(Ordering::Relaxed) == 0;
-        let tell = |number: usize| tell(&self.workers[number], number, |reply| ToWorker::Time { index, rows, lent, reply });
-        let others: Vec<_> = beside.iter().filter(idle).filter_map(|other| tell(*other).ok()).collect();
-        let (own, kept) = tell(number)?.recv().map_err(|_| lost(number))?;
-        // Each tells the least that it took, which a worker that ended last may owe to having been alone at its end. One that is lost says nothing.
-        let took = others.into_iter().filter_map(|other| other.recv().ok()).map(|(took, _)| took).fold(own, Duration::max);
-        Ok((took, kept))
+        mut batch: TimedBatch,
+        load: &mut Load<'_>,
+    ) -> Result<Duration, ModelError> {
+        let is_idle = |worker: &usize| self.gauges.workers[*worker].outstanding.load(Ordering::Relaxed) == 0;
+        let mut unfinished: Vec<usize> = beside.iter().copied().filter(is_idle).chain([number]).collect();
+        let (mut took, mut kept) = (Duration::ZERO, Duration::ZERO);
+        while !unfinished.is_empty() && kept <= self.loads.measuring.tried_max() {
+            load.check()?;
+            let tell = |worker: usize| tell(&self.workers[worker], worker, |reply| ToWorker::Time { index, batch, reply });
+            let asked: Vec<_> = unfinished.drain(..).map(|worker| (worker, tell(worker))).collect();
+            let mut slice = Duration::ZERO;
+            for (worker, reply) in asked {
+                // One that is lost says nothing. Each tells the least that it took, which a worker that ended last may owe to having been alone at its end.
+                match reply.and_then(|reply| reply.recv().map_err(|_| lost(worker))) {
+                    Ok((time, busy)) => {
+                        took = took.max(time.unwrap_or_default());
+                        slice = slice.max(busy);
+                        unfinished.extend(time.is_none().then_some(worker));
+                    }
+                    Err(lost) if worker == number => return Err(lost),
+                    Err(_) => {}
+                }
+            }
+            kept += slice;
+            batch.goes_on = true;
+            if !unfinished.iter().all(is_idle) {
+                std::thread::sleep(slice);
+            }
+        }
+        load.measured += kept.max(took);
+        Ok(if unfinished.is_empty() { took } else { kept.max(took) })
     }
 
     /// One model less uses these. What nobody uses any more is given back when all workers have forgotten it.

@@ -160,3 +160,32 @@ fn the_time_to_measure_a_model_is_bounded() {
     let sentence = format!("measuring the cells took more than {} s, which is the limit for one model", (of_cells - 1) as f64 / 1000.0);
     assert!(refused.starts_with(&sentence), "{refused}");
 }
+
+/// A row that is not done in time is given up, and others are answered between its slices.
+#[test]
+fn a_row_that_never_ends_holds_up_nobody() {
+    let (model, later) = (generate::model(72), generate::model(73));
+    let cases = Case::mixed(&model, 5, 72);
+    let watch = Stopwatch::saying(Duration::from_micros(10)).after(Duration::from_micros(100));
+    let options = EngineOptions { batch_max: 4, row_time_max: Duration::from_secs(3600), ..EngineOptions::default() };
+    let engine = Engine::start(options, vec![watch.on(worker(&domain(64)))]).unwrap();
+    let loaded = engine.load(&spec(&model, 0, 8)).unwrap();
+    watch.never_end();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let loading = scope.spawn(|| engine.load_unless(&spec(&later, 1, 8), &|| is_over.load(Ordering::Acquire)));
+        let begun = watch.asked() + 3;
+        wait_until("a row is tried", || watch.asked() >= begun);
+        cases.iter().for_each(|case| case.check(&case.submit(&engine, &loaded).wait()).unwrap());
+        assert!(!loading.is_finished());
+        is_over.store(true, Ordering::Release);
+        assert!(matches!(loading.join().unwrap(), Err(ModelError::Cancelled(_))));
+    });
+    let bound = Duration::from_millis(2);
+    let options = EngineOptions { row_time_max: bound, task_time_max: bound, ..EngineOptions::default() };
+    let engine = Engine::start(options, vec![watch.on(worker(&domain(64)))]).unwrap();
+    let asked = watch.asked();
+    let error = engine.load(&spec(&later, 0, 8)).unwrap_err();
+    assert!(matches!(&error, ModelError::Slow { took, .. } if *took > bound), "{error}");
+    assert!(watch.asked() - asked <= 81, "8 ms of slices of at least 0.1 ms");
+}

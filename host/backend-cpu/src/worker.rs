@@ -10,6 +10,7 @@ mod sliced;
 mod timing;
 mod transfer;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -355,13 +356,18 @@ impl Backend for CpuWorker {
     }
 
     fn unload(&mut self, index: CellTypeId) {
-        if let Some(entry) = self.cells.get_mut(index.index()) {
-            *entry = None;
-        }
-        self.ahead.forget_cell(index);
-        self.frame.shrink();
-        self.ahead.shrink();
-        self.cells.iter().flatten().filter_map(|loaded| loaded.plan.parts()).for_each(Parts::forget_gone);
+        drop(self.forget(&[index]));
+    }
+
+    fn forget(&mut self, indices: &[CellTypeId]) -> Box<dyn Any + Send> {
+        let gone: Vec<_> = indices.iter().filter_map(|index| self.cells.get_mut(index.index())?.take()).collect();
+        let kept: Vec<_> = indices.iter().filter_map(|index| self.ahead.forget_cell(*index)).collect();
+        let givers: Vec<_> = gone.iter().map(|loaded| &loaded.plan).filter(|plan| plan.only_token.is_some()).cloned().collect();
+        let parts = || self.cells.iter().flatten().filter_map(|loaded| loaded.plan.parts());
+        let tables: Vec<_> = if givers.is_empty() { Vec::new() } else { parts().flat_map(|parts| parts.forget(&givers)).collect() };
+        // What is timed may be one of them.
+        let timing = self.timing.take_if(|runner| runner.is_paused());
+        Box::new((timing, gone, kept, tables, self.frame.shrink(), self.ahead.shrink()))
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {

@@ -19,6 +19,7 @@ pub mod prepare;
 pub mod resolve;
 pub mod task;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -166,6 +167,12 @@ pub trait Backend: Send {
 
     /// Forgets a cell that no task in flight names.
     fn unload(&mut self, index: CellTypeId);
+
+    /// Forgets such cells, and gives what has to be dropped if that may take long: it is dropped elsewhere.
+    fn forget(&mut self, indices: &[CellTypeId]) -> Box<dyn Any + Send> {
+        indices.iter().for_each(|index| self.unload(*index));
+        Box::new(())
+    }
 
     /// Takes a task; at most as many as the engine's configuration allows are outstanding. Returns at once: an asynchronous device is given
     /// the work, a synchronous one does it in [`Backend::complete`].

@@ -68,6 +68,10 @@ impl Runner {
         Some(Self { thread, desk, paused: None })
     }
 
+    pub(super) const fn is_paused(&self) -> bool {
+        self.paused.is_some()
+    }
+
     /// After a slice: takes what came of the task, if it is done.
     fn after(&mut self, is_done: bool, seq: u64, slice: Duration, completed: &mut Completed) -> Result<(), DeviceLost> {
         if is_done {

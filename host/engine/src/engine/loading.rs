@@ -385,7 +385,7 @@ impl Engine {
             for (number, worker) in self.workers.iter().enumerate() {
                 let mut turn = self.loads.turns.of(NOBODY);
                 let _ = turn.take(&|| false);
-                // A worker that is gone has forgotten everything.
+                // A worker that is gone has forgotten everything. What others had is dropped here, while they go on.
                 let _ = ask(worker, number, |reply| ToWorker::Unload { indices: some.into(), reply });
             }
         }

@@ -13,7 +13,9 @@ use cellwright_bundle::{Bundle, NamedPolicy};
 use cellwright_cell_graph::Description;
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
-use cellwright_engine::{CellOverride, Engine, EngineOptions, Lazy, ModelSpec, PolicyKind, RequestFailure, Urgency, WeightGrant};
+use cellwright_engine::{
+    CellOverride, ClosedModel, Engine, EngineOptions, Lazy, ModelSpec, PolicyKind, RequestFailure, Urgency, WeightGrant,
+};
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
 use cellwright_protocol::InferRequest;
 
@@ -173,6 +175,12 @@ impl Serving {
     /// in flight have ended, which this waits for.
     pub fn unload(&self, model: &ServedModel) {
         self.inner.engine.unload(&model.loaded);
+    }
+
+    /// The same without waiting: what is left to do once its requests have ended, if anything is.
+    #[must_use]
+    pub fn close(&self, model: &ServedModel) -> Option<ClosedModel> {
+        self.inner.engine.close_model(&model.loaded)
     }
 
     /// Takes a request, which is unfolded on the calling thread.

@@ -14,7 +14,7 @@ use cellwright_backend::{LoadError, NodeLayout, Prepared, TimedBatch};
 use cellwright_cell_graph::TypedCell;
 use cellwright_fair_turns::{Cancelled, FairTurns};
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::Engine;
 use super::measuring::Measuring;
@@ -42,6 +42,8 @@ const SLICE: Duration = Duration::from_nanos(SLICE_NS);
 const FORGOTTEN_AT_ONCE: usize = 16;
 /// How often a load that waits for another one looks whether it was cancelled.
 const LOOK: Duration = Duration::from_millis(20);
+/// What the engine's thread takes to say that a model without requests is closed.
+const AT_ONCE: Duration = Duration::from_millis(1);
 /// Whose turn it is to have workers forget cells, which takes them no time: nobody's.
 const NOBODY: u32 = u32::MAX;
 
@@ -153,6 +155,13 @@ impl Load<'_> {
     }
 }
 
+/// A model that takes no more requests and waits for the end of its last.
+#[derive(Debug)]
+pub struct ClosedModel {
+    model: Arc<LoadedModel>,
+    left: Receiver<()>,
+}
+
 /// Models that this process has loaded so far, whichever of its engines.
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
@@ -219,27 +228,43 @@ impl Engine {
     /// Closes a model: no more requests of it are taken (they fail with `RequestFailure::NoWorker`). Waits until those in flight have ended, then
     /// forgets its cells. Must not be called from a [`Sink`](crate::Sink), whose thread it waits for.
     pub fn unload(&self, model: &Arc<LoadedModel>) {
-        let (gone, left) = bounded(1);
-        {
-            let registry = self.loads.registry();
-            let known = registry.models.get(model.id.index()).and_then(Option::as_ref);
-            if !known.is_some_and(|known| Arc::ptr_eq(known, model))
-                || self.inbox.send(ToCore::ModelDown { model: model.id, gone }).is_err()
-            {
-                return;
+        if let Some(closed) = self.close_model(model) {
+            // Not answered: the engine has stopped, or somebody else has unloaded it meanwhile.
+            if closed.left.recv().is_ok() {
+                self.forget_model(&closed.model);
             }
         }
-        // Not answered: the engine has stopped, or somebody else has unloaded it meanwhile.
-        if left.recv().is_ok() {
-            let mut registry = self.loads.registry();
-            // Of several who unload it at the same time the first gets here while it still has its place.
-            if registry.models[model.id.index()].take_if(|known| Arc::ptr_eq(known, model)).is_some() {
-                if !registry.has_models_of(model.tenant) {
-                    self.handles.set_weight(model.tenant, 0);
-                }
-                drop(registry);
-                self.release(&model.indices);
+    }
+
+    /// Closes a model without waiting; none if it is not loaded.
+    pub fn close_model(&self, model: &Arc<LoadedModel>) -> Option<ClosedModel> {
+        let (gone, left) = bounded(1);
+        let registry = self.loads.registry();
+        let known = registry.models.get(model.id.index()).and_then(Option::as_ref);
+        let is_known = known.is_some_and(|known| Arc::ptr_eq(known, model));
+        let is_closed = is_known && self.inbox.send(ToCore::ModelDown { model: model.id, gone }).is_ok();
+        is_closed.then(|| ClosedModel { model: model.clone(), left })
+    }
+
+    /// Forgets the cells of a closed model if the last of its requests has ended, or does at once; whether nothing is left to do.
+    pub fn forget_if_left(&self, closed: &ClosedModel) -> bool {
+        let left = closed.left.recv_timeout(AT_ONCE);
+        if left.is_ok() {
+            self.forget_model(&closed.model);
+        }
+        left != Err(RecvTimeoutError::Timeout)
+    }
+
+    /// Of a model whose last request has left.
+    fn forget_model(&self, model: &Arc<LoadedModel>) {
+        let mut registry = self.loads.registry();
+        // Of several who unload it at the same time the first gets here while it still has its place.
+        if registry.models[model.id.index()].take_if(|known| Arc::ptr_eq(known, model)).is_some() {
+            if !registry.has_models_of(model.tenant) {
+                self.handles.set_weight(model.tenant, 0);
             }
+            drop(registry);
+            self.release(&model.indices);
         }
     }
 

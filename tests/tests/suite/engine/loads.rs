@@ -161,6 +161,34 @@ fn the_time_to_measure_a_model_is_bounded() {
     assert!(refused.starts_with(&sentence), "{refused}");
 }
 
+/// Whoever unloads models closes all of them first.
+#[test]
+fn a_model_whose_requests_end_slowly_holds_up_the_unload_of_no_other() {
+    let (slow, quick) = (generate::model(74), generate::model(75));
+    let case = &Case::mixed(&slow, 1, 74)[0];
+    let gate = Gate::default();
+    let engine = engine(Config::default(), 1 << 10, vec![gate.before(worker(&domain(64)))]);
+    let [slow, quick] = [&slow, &quick].map(|model| engine.load(&spec(model, 0, 8)).unwrap());
+    gate.close();
+    let request = case.submit(&engine, &slow);
+    wait_until("a task of it runs", || gate.holds_somebody());
+    let [slow_closed, quick_closed] = [&slow, &quick].map(|model| engine.close_model(model).unwrap());
+    thread::scope(|scope| {
+        // Which opens when anything here fails.
+        let gate = gate;
+        let (engine, quick_closed) = (&engine, &quick_closed);
+        let forgetting = scope.spawn(move || wait_until("the other has no requests", || engine.forget_if_left(quick_closed)));
+        assert!(!engine.forget_if_left(&slow_closed), "its request goes on");
+        // Only now may workers forget cells.
+        gate.open();
+        forgetting.join().unwrap();
+    });
+    case.check(&request.wait()).unwrap();
+    wait_until("its request has ended", || engine.forget_if_left(&slow_closed));
+    assert_eq!(engine.snapshot().weight_bytes, 0);
+    assert!(engine.close_model(&slow).is_none(), "it is not loaded");
+}
+
 /// A row that is not done in time is given up, and others are answered between its slices.
 #[test]
 fn a_row_that_never_ends_holds_up_nobody() {

@@ -181,7 +181,8 @@ impl Runtime {
         for word in [tenant, env!("CARGO_PKG_VERSION")].iter().chain(abi::SERVED_VERSIONS) {
             hasher.update(&(word.len() as u64).to_le_bytes()).update(word.as_bytes());
         }
-        hasher.update(abi::WIT.as_bytes()).update(bytes).finalize()
+        let content = hasher.update(abi::WIT.as_bytes()).update(bytes).finalize();
+        ContentName { tenant: blake3::hash(tenant.as_bytes()), content }
     }
 }
 

@@ -5,6 +5,7 @@ mod bodies;
 mod conformance;
 mod projections;
 mod rows;
+mod sliced_rows;
 mod slices;
 mod timing;
 mod topology;

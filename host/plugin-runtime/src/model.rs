@@ -53,7 +53,7 @@ pub struct PluginModel {
 
 struct Shared {
     recipe: Recipe,
-    description: Description,
+    description: Arc<Description>,
     idle: Arc<Pool<Instance>>,
 }
 
@@ -75,13 +75,19 @@ impl PluginModel {
         let description = description.map_err(|unfit| fault::unfit(unfit, recipe.site(Export::Describe, &mut instance)))?;
         let idle = recipe.plugin.runtime().warmth.pool(recipe.plugin.tenant());
         idle.put(instance.memory_bytes(), instance);
-        Ok(Self { shared: Arc::new(Shared { recipe, description, idle }) })
+        Ok(Self { shared: Arc::new(Shared { recipe, description: Arc::new(description), idle }) })
     }
 
     /// What the plugin says of the model.
     #[must_use]
-    pub fn description(&self) -> &Description {
+    pub fn description(&self) -> &Arc<Description> {
         &self.shared.description
+    }
+
+    /// As [`Plugin::code_bytes`].
+    #[must_use]
+    pub fn code_bytes(&self) -> u64 {
+        self.shared.recipe.plugin.code_bytes()
     }
 
     /// The graph of a request.

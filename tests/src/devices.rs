@@ -1,10 +1,12 @@
 //! CPU workers that can be held up, lost, or made to panic at a chosen moment.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Task};
+use cellwright_backend::{
+    Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Task, TimedBatch,
+};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
 use cellwright_cell_graph::TypedCell;
 
@@ -211,19 +213,25 @@ pub struct Stopwatch {
     pause: Duration,
     asked: Arc<AtomicU32>,
     lent: Arc<AtomicU32>,
+    never_ends: Arc<AtomicBool>,
 }
 
 impl Stopwatch {
     /// One that nobody has asked yet.
     #[must_use]
     pub fn saying(row: Duration) -> Self {
-        Self { row, pause: Duration::ZERO, asked: Arc::default(), lent: Arc::default() }
+        Self { row, pause: Duration::ZERO, asked: Arc::default(), lent: Arc::default(), never_ends: Arc::default() }
     }
 
     /// The same that takes so long to say it.
     #[must_use]
     pub fn after(self, pause: Duration) -> Self {
         Self { pause, ..self }
+    }
+
+    /// From now on it is done with no batch, however often it is asked to go on.
+    pub fn never_end(&self) {
+        self.never_ends.store(true, Ordering::Release);
     }
 
     /// How often it was asked for a batch of its own.
@@ -414,5 +422,11 @@ impl Backend for Wrapped {
             Trouble::Preferences { lent: true, .. } => Ok(Duration::from_nanos(500)),
             _ => self.time_batch(index, rows),
         }
+    }
+
+    fn time_slice(&mut self, index: CellTypeId, batch: TimedBatch) -> Result<Option<Duration>, DeviceLost> {
+        let took = if batch.lent { self.time_batch_lent(index, batch.rows) } else { self.time_batch(index, batch.rows) }?;
+        let never_ends = matches!(&self.trouble, Trouble::Stopwatch(stopwatch) if stopwatch.never_ends.load(Ordering::Acquire));
+        Ok((!never_ends).then_some(took))
     }
 }

@@ -106,9 +106,10 @@ impl Parts {
         Some(new)
     }
 
-    /// Forgets what was kept of cells that are gone.
-    pub(crate) fn forget_gone(&self) {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner).retain(|of| of.giver.strong_count() > 0);
+    /// Forgets what was kept of cells that go, and gives it.
+    pub(crate) fn forget(&self, gone: &[Arc<Compiled>]) -> Vec<Arc<PartTables>> {
+        let goes = |of: &mut Arc<PartTables>| gone.iter().any(|giver| std::ptr::eq(of.giver.as_ptr(), Arc::as_ptr(giver)));
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner).extract_if(.., goes).collect()
     }
 
     /// Rows that each part's table could have.

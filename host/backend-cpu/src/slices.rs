@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 thread_local! {
     /// When this thread's slice ends, if it runs in slices.
     static ENDS: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Whether what takes long is cut meanwhile.
+    static IS_CUT: Cell<bool> = const { Cell::new(false) };
+    /// For how long it has been paused so far.
+    static PAUSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     /// How many guests its team may have meanwhile.
     static GUESTS: Cell<usize> = const { Cell::new(0) };
     /// Whether those are wanted back.
@@ -32,12 +36,15 @@ pub(crate) struct Slice {
     pub(crate) time: Duration,
     /// Threads that others lend for it.
     pub(crate) guests: usize,
+    /// Whether what takes long is cut; else there are points only where it has parts anyway.
+    pub(crate) is_cut: bool,
 }
 
 impl Slice {
     fn begin(self) {
         ENDS.set(Some(Instant::now() + self.time));
         GUESTS.set(self.guests);
+        IS_CUT.set(self.is_cut);
     }
 }
 
@@ -46,9 +53,19 @@ pub(crate) fn guests() -> usize {
     GUESTS.get()
 }
 
-/// Whether this thread runs in slices: then what takes long is done in parts, with a [`point`] behind each.
+/// Whether this thread runs in slices and is to cut: then what takes long is done in parts, with a [`point`] behind each.
 pub(crate) fn is_sliced() -> bool {
+    are_taken() && IS_CUT.get()
+}
+
+/// Whether this thread runs in slices, cut or not.
+pub(crate) fn are_taken() -> bool {
     ENDS.get().is_some()
+}
+
+/// For how long this thread has been paused so far.
+pub(crate) fn paused() -> Duration {
+    PAUSED.get()
 }
 
 /// Here a slice may end: because its time is over, or because lent threads are wanted back.
@@ -65,6 +82,7 @@ struct Abandoned;
 
 #[cold]
 fn pause() {
+    let began = Instant::now();
     let next = TURNS.with_borrow(|turns| {
         let (back, again) = turns.as_ref()?;
         back.send(Turn::Paused).ok()?;
@@ -72,6 +90,7 @@ fn pause() {
     });
     // Nobody is left to wait for the result.
     let Some(slice) = next else { resume_unwind(Box::new(Abandoned)) };
+    PAUSED.set(PAUSED.get() + began.elapsed());
     slice.begin();
 }
 
@@ -167,8 +186,8 @@ mod tests {
 
     use super::*;
 
-    const AT_ONCE: Slice = Slice { time: Duration::ZERO, guests: 0 };
-    const NEVER: Slice = Slice { time: Duration::from_secs(600), guests: 0 };
+    const AT_ONCE: Slice = Slice { time: Duration::ZERO, guests: 0, is_cut: true };
+    const NEVER: Slice = Slice { time: Duration::from_secs(600), guests: 0, is_cut: true };
 
     /// Counts up, with a point behind each number.
     fn counting(to: u32, count: &Arc<AtomicU32>) -> impl FnOnce() + Send + 'static {

@@ -10,14 +10,15 @@ mod sliced;
 mod timing;
 mod transfer;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
     Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, Lane, LoadError, NodeLayout, Prepare, Prepared, Row, SLOT_BYTES, Slot,
-    TableInfo, Task,
+    TableInfo, Task, TimedBatch,
 };
 use cellwright_cell_graph::TypedCell;
 
@@ -80,8 +81,8 @@ struct Loaded {
     name: String,
     plan: Arc<Compiled>,
     layout: NodeLayout,
-    /// How long a row takes, among others, whose token its table has not; nothing if it has no table.
-    missing_row: Duration,
+    /// How long a row takes, among others, whose token its table has not, once that is timed.
+    missing_row: OnceLock<Duration>,
     /// Whether its next step begins with the last of its columns. First halves do not turn: other weights are read between two of them. Only the worker's own thread
     /// changes it; it is atomic because others read the cells meanwhile.
     backwards: AtomicBool,
@@ -121,6 +122,8 @@ pub struct CpuWorker {
     queue: VecDeque<Next>,
     /// Threads for tasks that run in slices.
     sliced: Vec<sliced::Runner>,
+    /// The one for batches that are timed, as soon as one was.
+    timing: Option<sliced::Runner>,
     frame: Frame,
     ahead: ahead::Ahead,
     batch: Vec<Active>,
@@ -155,6 +158,7 @@ impl CpuWorker {
             lanes: Vec::new(),
             queue: VecDeque::new(),
             sliced: Vec::new(),
+            timing: None,
             frame: Frame::default(),
             ahead: ahead::Ahead::default(),
             batch: Vec::new(),
@@ -181,6 +185,10 @@ impl CpuWorker {
 
     fn lost(&self, cause: String) -> DeviceLost {
         DeviceLost { device: self.info().name, cause }
+    }
+
+    fn not_there(&self, index: CellTypeId) -> DeviceLost {
+        self.lost(format!("cell {} is to be timed, but is not loaded", index.0))
     }
 
     /// Applies what a task changes before its first step.
@@ -329,10 +337,6 @@ impl Backend for CpuWorker {
             processors.keep_thread();
         }
         let plan = prepare::plan_of(prepared);
-        // Nobody is to borrow its threads meanwhile.
-        self.domain.lending.begin(&mut self.team);
-        let missing_row = plan.table().map(|(pre, _)| denormals::as_zeros(|| self.time_missing(pre))).unwrap_or_default();
-        self.domain.lending.end(&mut self.team);
         if index.index() >= self.cells.len() {
             self.cells.resize_with(index.index() + 1, || None);
         }
@@ -341,7 +345,7 @@ impl Backend for CpuWorker {
             name: cell.name.clone(),
             plan,
             layout: NodeLayout::of(cell),
-            missing_row,
+            missing_row: OnceLock::new(),
             backwards: AtomicBool::default(),
         }));
         Ok(())
@@ -352,13 +356,18 @@ impl Backend for CpuWorker {
     }
 
     fn unload(&mut self, index: CellTypeId) {
-        if let Some(entry) = self.cells.get_mut(index.index()) {
-            *entry = None;
-        }
-        self.ahead.forget_cell(index);
-        self.frame.shrink();
-        self.ahead.shrink();
-        self.cells.iter().flatten().filter_map(|loaded| loaded.plan.parts()).for_each(Parts::forget_gone);
+        drop(self.forget(&[index]));
+    }
+
+    fn forget(&mut self, indices: &[CellTypeId]) -> Box<dyn Any + Send> {
+        let gone: Vec<_> = indices.iter().filter_map(|index| self.cells.get_mut(index.index())?.take()).collect();
+        let kept: Vec<_> = indices.iter().filter_map(|index| self.ahead.forget_cell(*index)).collect();
+        let givers: Vec<_> = gone.iter().map(|loaded| &loaded.plan).filter(|plan| plan.only_token.is_some()).cloned().collect();
+        let parts = || self.cells.iter().flatten().filter_map(|loaded| loaded.plan.parts());
+        let tables: Vec<_> = if givers.is_empty() { Vec::new() } else { parts().flat_map(|parts| parts.forget(&givers)).collect() };
+        // What is timed may be one of them.
+        let timing = self.timing.take_if(|runner| runner.is_paused());
+        Box::new((timing, gone, kept, tables, self.frame.shrink(), self.ahead.shrink()))
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {
@@ -421,6 +430,16 @@ impl Backend for CpuWorker {
         self.domain.lending.begin(&mut self.team);
         self.domain.lending.take_idle(&mut self.team);
         let timed = denormals::as_zeros(|| self.timed(index, rows));
+        self.domain.lending.end(&mut self.team);
+        timed
+    }
+
+    fn time_slice(&mut self, index: CellTypeId, batch: TimedBatch) -> Result<Option<Duration>, DeviceLost> {
+        self.domain.lending.begin(&mut self.team);
+        if batch.lent {
+            self.domain.lending.take_idle(&mut self.team);
+        }
+        let timed = self.time_in_slices(index, batch);
         self.domain.lending.end(&mut self.team);
         timed
     }

@@ -19,6 +19,7 @@ pub mod prepare;
 pub mod resolve;
 pub mod task;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -107,6 +108,21 @@ pub enum Progress {
     Later(Duration),
 }
 
+/// A batch that is timed, one slice after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct TimedBatch {
+    /// Its rows.
+    pub rows: u32,
+    /// Whether workers of the same domain that have nothing to do lend what they have.
+    pub lent: bool,
+    /// Whether its tasks run in slices: what takes long is then cut as it is in those.
+    pub is_long: bool,
+    /// How long a slice is.
+    pub slice: Duration,
+    /// Whether it goes on where it stopped; else it begins, and what was begun before is forgotten.
+    pub goes_on: bool,
+}
+
 /// One worker's device.
 ///
 /// Tasks complete in the order in which they were submitted. A backend promises batch invariance: a row's results are bit-identical whatever
@@ -151,6 +167,12 @@ pub trait Backend: Send {
 
     /// Forgets a cell that no task in flight names.
     fn unload(&mut self, index: CellTypeId);
+
+    /// Forgets such cells, and gives what has to be dropped if that may take long: it is dropped elsewhere.
+    fn forget(&mut self, indices: &[CellTypeId]) -> Box<dyn Any + Send> {
+        indices.iter().for_each(|index| self.unload(*index));
+        Box::new(())
+    }
 
     /// Takes a task; at most as many as the engine's configuration allows are outstanding. Returns at once: an asynchronous device is given
     /// the work, a synchronous one does it in [`Backend::complete`].
@@ -245,5 +267,13 @@ pub trait Backend: Send {
     /// If the device is lost.
     fn time_batch_lent(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
         self.time_batch(index, rows)
+    }
+
+    /// One slice of such a measurement: its result, or nothing if it is to be asked to go on, after other tasks. A device that cannot stop in between does it at once.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn time_slice(&mut self, index: CellTypeId, batch: TimedBatch) -> Result<Option<Duration>, DeviceLost> {
+        if batch.lent { self.time_batch_lent(index, batch.rows) } else { self.time_batch(index, batch.rows) }.map(Some)
     }
 }

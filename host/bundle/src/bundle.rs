@@ -15,10 +15,12 @@ use crate::error::{BundleError, WeightsFault};
 use crate::folder::Folder;
 use crate::manifest::{self, CellSettings, LimitSettings, Manifest};
 use crate::parameters;
-use crate::samples::Samples;
+use crate::samples::{self, Samples};
 use crate::weights::{self, Header};
 
 const PLUGIN_BYTES_MAX: u64 = 64 << 20;
+/// Memory that reading samples takes for a byte of JSON: a two-byte element becomes up to nine, and vectors double.
+const SAMPLE_BYTES_EACH: u64 = 13;
 /// Of a file that a plugin may read when it describes itself.
 const PLUGIN_FILE_BYTES_MAX: u64 = 16 << 20;
 
@@ -129,12 +131,41 @@ impl Bundle {
     /// # Errors
     /// As [`Bundle::open`].
     pub fn read(folder: Folder) -> Result<Self, BundleError> {
+        Self::read_all(folder, true)
+    }
+
+    /// Reads a bundle whose samples have passed before: it has none then.
+    ///
+    /// # Errors
+    /// As [`Bundle::open`].
+    pub fn read_untried(folder: Folder) -> Result<Self, BundleError> {
+        Self::read_all(folder, false)
+    }
+
+    /// Bytes of memory that [`Bundle::read`] may take: its files, and what they become.
+    ///
+    /// # Errors
+    /// If a file of it is not there, or its `model.toml` does not hold.
+    pub fn reading_bytes(folder: &Folder) -> Result<u64, BundleError> {
+        let in_file = |file: &str, fault| BundleError::File { file: file.to_owned(), fault };
+        let text = folder.read_text(manifest::FILE, manifest::BYTES_MAX).map_err(|fault| in_file(manifest::FILE, fault))?;
+        let manifest = Manifest::parse(&text)?;
+        let samples = manifest.samples()?;
+        let length = |file: &str, bytes_max| folder.reader(file, bytes_max).map(|(_, length)| length).map_err(|fault| in_file(file, fault));
+        let of_samples = std::iter::once(&samples.requests).chain(&samples.expected);
+        let of_samples = of_samples.map(|file| length(file, samples::BYTES_MAX)).sum::<Result<u64, _>>()?;
+        let of_plugin = if manifest.plugin.starts_with(builtin::PREFIX) { 0 } else { length(&manifest.plugin, PLUGIN_BYTES_MAX)? };
+        Ok(of_samples.saturating_mul(SAMPLE_BYTES_EACH).saturating_add(of_plugin))
+    }
+
+    fn read_all(folder: Folder, with_samples: bool) -> Result<Self, BundleError> {
         let in_file = |file: &str, fault| BundleError::File { file: file.to_owned(), fault };
         let text = folder.read_text(manifest::FILE, manifest::BYTES_MAX).map_err(|fault| in_file(manifest::FILE, fault))?;
         let manifest = Manifest::parse(&text)?;
         let parameters = parameters::flatten(&manifest.parameters)?;
         let plugin = PluginBytes::read(&folder, &manifest.plugin)?;
-        let samples = Samples::read(&folder, manifest.samples()?, manifest.precision)?;
+        let none = Samples { all: Vec::new(), tolerance: 0.0 };
+        let samples = if with_samples { Samples::read(&folder, manifest.samples()?, manifest.precision)? } else { none };
         let weights = match &manifest.weights {
             Some(file) => {
                 let (reader, length) = folder.reader(file, weights::BYTES_MAX).map_err(|fault| in_file(file, fault))?;

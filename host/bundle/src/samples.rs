@@ -8,7 +8,7 @@ use crate::error::{BundleError, SampleFault};
 use crate::folder::Folder;
 use crate::manifest::SampleSettings;
 
-const BYTES_MAX: u64 = 64 << 20;
+pub(crate) const BYTES_MAX: u64 = 64 << 20;
 const SAMPLES_MAX: usize = 10_000;
 
 /// A bundle's samples.

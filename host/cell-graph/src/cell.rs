@@ -109,6 +109,14 @@ pub struct Description {
 }
 
 impl Description {
+    /// Bytes of memory that it takes, about, and not less.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let specs = self.inputs.iter().chain(&self.outputs).map(|spec| size_of_val(spec) + text(&spec.name) + 8 * spec.shape.len());
+        let bytes = specs.sum::<usize>() + texts(&self.ignored_weights) + self.cells.iter().map(Cell::bytes).sum::<usize>();
+        bytes as u64
+    }
+
     /// The names of the weights that cells read: what their operators take that is neither an input of the cell nor another operator's output.
     #[must_use]
     pub fn weights_read(&self) -> BTreeSet<&str> {
@@ -122,5 +130,41 @@ impl Description {
             weights.extend(inputs.filter(|name| !name.is_empty() && !values.contains(name)).map(String::as_str));
         }
         weights
+    }
+}
+
+/// What the allocator adds to each piece, at most.
+const PIECE: usize = 32;
+
+const fn text(text: &str) -> usize {
+    PIECE + text.len()
+}
+
+fn texts(texts: &[String]) -> usize {
+    PIECE + texts.iter().map(|one| size_of_val(one) + text(one)).sum::<usize>()
+}
+
+impl Cell {
+    fn bytes(&self) -> usize {
+        let ports = self.inputs.iter().chain(&self.outputs).map(|port| size_of_val(port) + text(&port.name) + PIECE + 4 * port.shape.len());
+        let body = match &self.body {
+            Body::Operators(operators) => operators.iter().map(Operator::bytes).sum(),
+            Body::Onnx(name) => text(name),
+        };
+        size_of_val(self) + text(&self.name) + ports.sum::<usize>() + body
+    }
+}
+
+impl Operator {
+    fn bytes(&self) -> usize {
+        let value = |value: &AttributeValue| match value {
+            AttributeValue::Int(_) | AttributeValue::Float(_) | AttributeValue::Truth(_) => 0,
+            AttributeValue::Text(one) => text(one),
+            AttributeValue::Ints(numbers) => PIECE + size_of_val(&**numbers),
+            AttributeValue::Floats(numbers) => PIECE + size_of_val(&**numbers),
+            AttributeValue::Texts(all) => texts(all),
+        };
+        let attributes = self.attributes.iter().map(|of| size_of_val(of) + text(&of.name) + value(&of.value));
+        size_of_val(self) + text(&self.kind) + texts(&self.inputs) + texts(&self.outputs) + attributes.sum::<usize>()
     }
 }

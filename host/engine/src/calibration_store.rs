@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cellwright_backend::DeviceInfo;
@@ -11,6 +12,9 @@ use crate::calibration::Calibration;
 
 /// Raised whenever something else is measured, or is measured in another way; what was kept before then counts as not there.
 const METHOD: u32 = 7;
+
+/// Files that are kept: of some blocks each, those of many models.
+const FILES_MAX: usize = 1 << 14;
 
 /// What a calibration is of.
 pub(crate) struct Subject<'a> {
@@ -46,11 +50,15 @@ impl Subject<'_> {
 #[derive(Debug)]
 pub(crate) struct CalibrationStore {
     folder: PathBuf,
+    /// Files that it may have; the oldest go first.
+    files_max: usize,
+    /// Files that it has at most, once they were counted.
+    files: Mutex<Option<usize>>,
 }
 
 impl CalibrationStore {
     pub(crate) const fn new(folder: PathBuf) -> Self {
-        Self { folder }
+        Self { folder, files_max: FILES_MAX, files: Mutex::new(None) }
     }
 
     /// What was measured before. Anything unreadable counts as not there.
@@ -68,7 +76,7 @@ impl CalibrationStore {
 
     /// Keeps what was measured. That it cannot be kept is worth a line in the log, not an error.
     pub(crate) fn keep(&self, subject: &Subject<'_>, calibration: &Calibration) {
-        if let Err(error) = self.write(subject, calibration) {
+        if let Err(error) = self.write(subject, calibration).and_then(|()| self.make_room()) {
             tracing::warn!(folder = %self.folder.display(), "measured batch sizes could not be stored: {error}");
         }
     }
@@ -81,8 +89,27 @@ impl CalibrationStore {
         let mut file = std::fs::File::create(&temporary)?;
         file.write_all(blake3::hash(&body).as_bytes())?;
         file.write_all(&body)?;
-        file.sync_all()?;
+        // What a crash leaves of it counts as not there.
         std::fs::rename(temporary, self.folder.join(name))
+    }
+
+    /// One file more was written. If there are too many now, a quarter goes, so that they are seldom listed.
+    fn make_room(&self) -> std::io::Result<()> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.is_some_and(|files| files < self.files_max) {
+            *files = files.map(|files| files + 1);
+            return Ok(());
+        }
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            all.push((entry.metadata()?.modified()?, entry.path()));
+        }
+        all.sort();
+        let gone = if all.len() > self.files_max { all.len() - self.files_max * 3 / 4 } else { 0 };
+        all[..gone].iter().try_for_each(|(_, path)| std::fs::remove_file(path))?;
+        *files = Some(all.len() - gone);
+        Ok(())
     }
 }
 
@@ -125,6 +152,30 @@ mod tests {
         assert_eq!(store.find(&Subject { beside: vec!["a"], ..subject(&here, 8) }), None);
         let other_processor = DeviceInfo { hardware: "i".to_owned(), ..here.clone() };
         assert_eq!(store.find(&subject(&other_processor, 8)), None);
+    }
+
+    #[test]
+    fn the_oldest_files_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = device("a");
+        let subject = |batch_max| Subject {
+            cell: CellTypeKey([7; 32]),
+            device: &device,
+            beside: Vec::new(),
+            table: false,
+            batch_max,
+            task_time_max: Duration::from_millis(50),
+        };
+        let calibration = Calibration { points: vec![Point { rows: 1, time: Duration::from_micros(3) }], workers: 2, lent: Vec::new() };
+        let of_another_start = CalibrationStore::new(folder.path().to_owned());
+        (0..6).for_each(|number| of_another_start.keep(&subject(number), &calibration));
+        let store = CalibrationStore { files_max: 8, ..CalibrationStore::new(folder.path().to_owned()) };
+        for number in 6..50 {
+            store.keep(&subject(number), &calibration);
+            assert!(store.find(&subject(number)).is_some(), "the newest is there");
+            assert!(std::fs::read_dir(folder.path()).unwrap().count() <= 8);
+        }
+        assert!(store.find(&subject(0)).is_none());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use cellwright_scheduler::{DomainId, Event, NumericClass, Scheduler, WorkerId};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use self::loading::Loads;
-pub use self::loading::ModelError;
+pub use self::loading::{ClosedModel, ModelError};
 use crate::cancels::Cancels;
 use crate::core::{Arrival, Core, CoreParts, CoreWorker, NewRequest, ToCore};
 use crate::figures::{Counters, DomainGauge, Gauges, Snapshot, WorkerGauge};

@@ -1,5 +1,6 @@
 //! A thread that owns one device: takes tasks in order, gives completions in order, and answers the few questions asked at load.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cellwright_backend::{
-    Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Taken, Task,
+    Backend, CellTypeId, Completed, DeviceInfo, DeviceLost, LoadError, Prepare, Prepared, Progress, Slot, Taken, Task, TimedBatch,
 };
 use cellwright_cell_graph::TypedCell;
 use cellwright_scheduler::WorkerId;
@@ -29,10 +30,10 @@ pub(crate) enum ToWorker {
     Resume(u64, u64),
     /// Take a cell that was made ready for it, and say how it runs.
     Install { index: CellTypeId, cell: Arc<TypedCell>, prepared: Prepared, reply: Sender<Result<Running, LoadError>> },
-    /// Forget cells.
-    Unload { indices: Vec<CellTypeId>, reply: Sender<()> },
-    /// Measure a batch, with what idle workers lend or without, and say how long that kept the device.
-    Time { index: CellTypeId, rows: u32, lent: bool, reply: Sender<(Duration, Duration)> },
+    /// Forget cells, and give what has to be dropped.
+    Unload { indices: Vec<CellTypeId>, reply: Sender<Box<dyn Any + Send>> },
+    /// Measure a batch for a slice, and say what it took, if it is done, and how long that kept the device.
+    Time { index: CellTypeId, batch: TimedBatch, reply: Sender<(Option<Duration>, Duration)> },
     /// Read runs of slots and hand them to another worker, for the move of that number.
     Read { runs: Runs, to: Sender<ToWorker>, number: u64 },
     /// Write what another worker read.
@@ -209,14 +210,13 @@ impl Worker {
                 let _ = reply.send(loaded.map(running));
             }
             ToWorker::Unload { indices, reply } => {
-                indices.into_iter().for_each(|index| self.backend.unload(index));
-                let _ = reply.send(());
+                let _ = reply.send(self.backend.forget(&indices));
             }
-            ToWorker::Time { index, rows, lent, reply } => {
+            ToWorker::Time { index, batch, reply } => {
                 // If the device is lost, whoever asked hears it by the reply that never comes.
                 let began = Instant::now();
-                let took = if lent { self.backend.time_batch_lent(index, rows)? } else { self.backend.time_batch(index, rows)? };
-                let _ = reply.send((took, took.max(began.elapsed())));
+                let took = self.backend.time_slice(index, batch)?;
+                let _ = reply.send((took, began.elapsed()));
             }
             ToWorker::Read { runs, to, number } => {
                 let mut read = Vec::with_capacity(runs.len());
@@ -313,7 +313,7 @@ mod tests {
             let is_let_go = || {
                 let (reply, replies) = bounded(1);
                 link.sender.send(ToWorker::Unload { indices: vec![CellTypeId(0)], reply }).expect("there is room");
-                assert_eq!(replies.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+                assert_eq!(replies.recv_timeout(PATIENCE).err(), Some(RecvTimeoutError::Disconnected));
             };
             is_let_go();
             assert!(went.is_empty(), "nobody let it go yet");

@@ -44,9 +44,9 @@ impl Total {
 
 /// How long taking a call of a version keeps the thread that hands it over, answered or refused.
 ///
-/// One slow call outweighs many quick ones: it moves this half of the way up, a quick one 1/32 of
-/// the way down. So a plugin cannot hide slow calls among quick ones, and one that nobody knows yet
-/// counts as slow until it has shown otherwise.
+/// One slow call outweighs many quick ones: it moves this half of the way up, a quick one 1/1024 of
+/// the way down. So a plugin cannot hide slow calls among quick ones. One that nobody knows yet
+/// counts as slow until it has shown otherwise, for which some 20 quick calls are enough.
 #[derive(Debug)]
 pub(crate) struct UsualTime {
     ns: AtomicU64,
@@ -63,7 +63,8 @@ const UNKNOWN_NS: u64 = 2_000_000;
 impl UsualTime {
     pub(crate) fn record(&self, time: Duration) {
         let (usual, took) = (self.ns.load(Ordering::Relaxed), nanoseconds(time));
-        let moved = if took > usual { usual + (took - usual) / 2 } else { usual - (usual - took) / 32 };
+        let part = if usual > UNKNOWN_NS { 1024 } else { 32 };
+        let moved = if took > usual { usual + (took - usual) / 2 } else { usual - (usual - took).div_ceil(part) };
         // Two updates at once may lose one: this is an estimate.
         self.ns.store(moved, Ordering::Relaxed);
     }
@@ -254,9 +255,9 @@ mod tests {
         (0..32).for_each(|_| usual.record(quick));
         assert!(usual.get() < bound, "{:?}", usual.get());
         usual.record(Duration::from_millis(100));
-        (0..100).for_each(|_| usual.record(quick));
-        assert!(usual.get() > bound, "one slow call in a hundred is seen: {:?}", usual.get());
-        (0..400).for_each(|_| usual.record(quick));
+        (0..3000).for_each(|_| usual.record(quick));
+        assert!(usual.get() > bound, "one slow call in 3,000 is seen: {:?}", usual.get());
+        (0..1000).for_each(|_| usual.record(quick));
         assert!(usual.get() < bound / 20, "{:?}", usual.get());
     }
 

@@ -210,14 +210,14 @@ impl Platform {
         }
     }
 
-    /// Unloads versions as their last calls end, until the platform goes.
+    /// Unloads versions as their last calls end, until the platform goes. One whose requests end slowly holds up no other.
     fn unload_retired(platform: &Weak<Self>, server: &ServerBounds) {
-        while let Some(versions) = server.retired.next() {
-            for version in versions {
-                // If the platform goes first, all of its models go with it.
-                let Some(platform) = platform.upgrade() else { return };
-                platform.serving().unload(&version);
-            }
+        let mut closed = Vec::new();
+        while let Some(versions) = server.retired.next(closed.is_empty()) {
+            // If the platform goes first, all of its models go with it.
+            let Some(platform) = platform.upgrade() else { return };
+            closed.extend(versions.iter().filter_map(|version| platform.serving().close(version)));
+            closed.retain(|closed| !platform.serving().engine().forget_if_left(closed));
         }
     }
 }

@@ -1,8 +1,13 @@
 //! Versions that no call holds any more. One thread unloads them all.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cellwright_serving::ServedModel;
+
+/// How often it is looked whether the requests of a version have ended.
+const LOOK: Duration = Duration::from_millis(2);
+const IDLE: Duration = Duration::from_secs(3600);
 
 /// Each version comes here once, so there are never more than are loaded.
 #[derive(Debug, Default)]
@@ -27,10 +32,11 @@ impl RetiredVersions {
         }
     }
 
-    /// All that wait, waiting for the first; none at the end.
-    pub(crate) fn next(&self) -> Option<Vec<Arc<ServedModel>>> {
+    /// All that wait, waiting for the first, or a moment if there is something else to look after; none at the end.
+    pub(crate) fn next(&self, is_idle: bool) -> Option<Vec<Arc<ServedModel>>> {
         let waits = |list: &mut List| list.versions.is_empty() && !list.is_over;
-        let mut list = self.changed.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
+        let time = if is_idle { IDLE } else { LOOK };
+        let mut list = self.changed.wait_timeout_while(self.lock(), time, waits).unwrap_or_else(PoisonError::into_inner).0;
         (!list.is_over).then(|| std::mem::take(&mut list.versions))
     }
 

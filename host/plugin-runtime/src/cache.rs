@@ -4,6 +4,8 @@
 //! belongs to and its contents. A file that fails the check in any way is a miss, never an error, and is replaced. The folder may be
 //! deleted at any time.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -16,8 +18,17 @@ const EXTENSION: &str = "code";
 const TEMPORARY: &str = "new";
 const MAC_BYTES: usize = 32;
 
-/// What the contents of a compiled plugin are named by.
-pub(crate) type ContentName = blake3::Hash;
+/// What a compiled plugin is named by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ContentName {
+    /// Says whose it is.
+    pub(crate) tenant: blake3::Hash,
+    /// Says what it is, and whose.
+    pub(crate) content: blake3::Hash,
+}
+
+/// Hexadecimal digits of a file's name that say whose it is.
+const TENANT_DIGITS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
@@ -25,7 +36,7 @@ pub(crate) struct Cache {
     key: [u8; 32],
     /// Largest code that is read back.
     artifact_bytes_max: usize,
-    /// Bytes of all files together; the oldest go first.
+    /// Bytes of all files together; the oldest go first of the tenant that has most.
     bytes_max: u64,
 }
 
@@ -72,38 +83,44 @@ impl Cache {
         File::open(&self.folder)?.sync_all()
     }
 
-    /// Removes the oldest files until the rest fits, and what writers that died have left.
+    /// Removes files until the rest fits, the oldest of the tenant that has most, and what writers that died have left.
     fn make_room(&self) -> io::Result<()> {
-        let mut files = Vec::new();
+        let mut tenants: BTreeMap<String, (u64, Vec<_>)> = BTreeMap::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             let (path, metadata) = (entry.path(), entry.metadata()?);
             let age = |modified| SystemTime::now().duration_since(modified).unwrap_or_default();
             let modified = metadata.modified()?;
             match path.extension().and_then(|extension| extension.to_str()) {
-                Some(EXTENSION) => files.push((modified, metadata.len(), path)),
+                Some(EXTENSION) => {
+                    let name = entry.file_name();
+                    // Those of earlier versions have no tenant.
+                    let tenant = name.to_str().and_then(|name| name.split_once('-')).map_or("", |(tenant, _)| tenant);
+                    let (bytes, files) = tenants.entry(tenant.to_owned()).or_default();
+                    *bytes += metadata.len();
+                    files.push((Reverse(modified), metadata.len(), path));
+                }
                 Some(TEMPORARY) if age(modified).as_secs() > 3600 => fs::remove_file(path)?,
                 _ => {}
             }
         }
-        files.sort();
-        let mut total: u64 = files.iter().map(|(_, bytes, _)| *bytes).sum();
-        for (_, bytes, path) in files {
-            if total <= self.bytes_max {
-                break;
-            }
+        tenants.values_mut().for_each(|(_, files)| files.sort());
+        while tenants.values().map(|(bytes, _)| bytes).sum::<u64>() > self.bytes_max {
+            let Some((of_tenant, files)) = tenants.values_mut().max_by_key(|(bytes, _)| *bytes) else { break };
+            let Some((_, bytes, path)) = files.pop() else { break };
             fs::remove_file(path)?;
-            total -= bytes;
+            *of_tenant -= bytes;
         }
         Ok(())
     }
 
     fn mac(&self, name: &ContentName, code: &[u8]) -> blake3::Hash {
-        blake3::Hasher::new_keyed(&self.key).update(name.as_bytes()).update(code).finalize()
+        blake3::Hasher::new_keyed(&self.key).update(name.content.as_bytes()).update(code).finalize()
     }
 
     fn path(&self, name: &ContentName) -> PathBuf {
-        self.folder.join(name.to_hex().as_str()).with_extension(EXTENSION)
+        let name = format!("{}-{}", &name.tenant.to_hex()[..TENANT_DIGITS], name.content.to_hex());
+        self.folder.join(name).with_extension(EXTENSION)
     }
 }
 

@@ -6,6 +6,7 @@
 //! an instance on which a call failed is dropped, not mended.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cellwright_cell_graph::graph::{Growth, Reaction};
 use cellwright_cell_graph::{Attribute, Description, Tensor};
@@ -19,6 +20,9 @@ use crate::limits::Limits;
 use crate::plugin::Plugin;
 use crate::request::{BundleView, RequestView};
 use crate::warm::Pool;
+
+/// How long a call takes that is a long one: about what the clock lets pass that looks at guests.
+const LONG_CALL: Duration = Duration::from_millis(2);
 
 /// Why a plugin is called again.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +53,7 @@ pub struct PluginModel {
 
 struct Shared {
     recipe: Recipe,
-    description: Description,
+    description: Arc<Description>,
     idle: Arc<Pool<Instance>>,
 }
 
@@ -71,13 +75,19 @@ impl PluginModel {
         let description = description.map_err(|unfit| fault::unfit(unfit, recipe.site(Export::Describe, &mut instance)))?;
         let idle = recipe.plugin.runtime().warmth.pool(recipe.plugin.tenant());
         idle.put(instance.memory_bytes(), instance);
-        Ok(Self { shared: Arc::new(Shared { recipe, description, idle }) })
+        Ok(Self { shared: Arc::new(Shared { recipe, description: Arc::new(description), idle }) })
     }
 
     /// What the plugin says of the model.
     #[must_use]
-    pub fn description(&self) -> &Description {
+    pub fn description(&self) -> &Arc<Description> {
         &self.shared.description
+    }
+
+    /// As [`Plugin::code_bytes`].
+    #[must_use]
+    pub fn code_bytes(&self) -> u64 {
+        self.shared.recipe.plugin.code_bytes()
     }
 
     /// The graph of a request.
@@ -108,6 +118,11 @@ impl PluginModel {
     pub fn resume(&self, state: &[u8], event: Event, request: &Arc<RequestView>) -> Result<Reaction, CallError> {
         let event = event.into_guest();
         self.call(Export::Resume, self.instance()?, |instance| instance.resume(state, &event, request), convert::reaction)
+    }
+
+    /// Runs [`RuntimeOptions::on_long_call`](crate::RuntimeOptions::on_long_call) if what began then has taken long by now, as a call that is still running does.
+    pub fn tell_if_long(&self, began: Instant) {
+        self.shared.recipe.tell_if_long(began);
     }
 
     /// Makes idle instances ahead of requests, up to what a model may keep.
@@ -164,13 +179,10 @@ impl Recipe {
     fn start(&self) -> Result<Instance, CallError> {
         let _running = self.plugin.runtime().clock.run();
         let start = || Instance::start(self.plugin.code(), &self.limits, self.plugin.runtime().on_long_call);
-        let started = match start() {
-            Err((error, _)) if fault::is_busy(&error) => {
-                self.plugin.runtime().warmth.drop_all();
-                start()
-            }
-            started => started,
-        };
+        let mut started = start();
+        while matches!(&started, Err((error, _)) if fault::is_busy(error)) && self.plugin.runtime().warmth.drop_one() {
+            started = start();
+        }
         started.map_err(|(error, notes)| {
             let site = Site { plugin: Arc::clone(self.plugin.shared_name()), export: Export::Start, notes };
             fault::classify(&error, Box::new(site), &self.limits, self.plugin.runtime().stack)
@@ -185,8 +197,10 @@ impl Recipe {
         convert: impl FnOnce(A, &Limits) -> Result<B, Unfit>,
     ) -> Result<B, CallError> {
         let running = self.plugin.runtime().clock.run();
+        let began = Instant::now();
         let called = call(instance);
         drop(running);
+        self.tell_if_long(began);
         let answered = match called {
             Ok(Ok(answer)) => convert(answer, &self.limits).map_err(|unfit| fault::unfit(unfit, self.site(export, instance))),
             Ok(Err(refusal)) => Err(fault::refused(refusal, self.site(export, instance))),
@@ -196,6 +210,13 @@ impl Recipe {
             tracing::debug!(plugin = self.plugin.name(), %export, note, "a plugin noted");
         }
         answered
+    }
+
+    /// Lets others go on if a call has taken long: what is done with its answer then takes long, too.
+    fn tell_if_long(&self, began: Instant) {
+        if began.elapsed() >= LONG_CALL {
+            (self.plugin.runtime().on_long_call)();
+        }
     }
 
     fn site(&self, export: Export, instance: &mut Instance) -> Box<Site> {

@@ -1,7 +1,8 @@
 //! A compiled plugin, before it knows a model's parameters.
 
+use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cellwright_cell_graph::Attribute;
 use wasmtime::Engine;
@@ -26,9 +27,12 @@ pub struct Plugin {
     tenant: u32,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     name: Arc<str>,
     code: Code,
+    code_bytes: u64,
+    /// What counts them, as long as they are there.
+    counted: Mutex<Option<Box<dyn Any + Send>>>,
     runtime: Arc<Surroundings>,
 }
 
@@ -44,10 +48,40 @@ pub(crate) struct Surroundings {
 }
 
 impl Plugin {
-    pub(crate) fn link(runtime: &Arc<Surroundings>, name: &str, component: &Component) -> Result<Self, Defect> {
+    /// From machine code of so many bytes.
+    pub(crate) fn link(runtime: &Arc<Surroundings>, name: &str, (component, code_bytes): (&Component, u64)) -> Result<Self, Defect> {
         let interface = |error: wasmtime::Error| Defect::Interface(sentence::of_chain(&error));
         let code = Code::link(&runtime.linker, component).map_err(interface)?;
-        Ok(Self { shared: Arc::new(Shared { name: Arc::from(name), code, runtime: Arc::clone(runtime) }), tenant: 0 })
+        let counted = Mutex::default();
+        Ok(Self { shared: Arc::new(Shared { name: Arc::from(name), code, code_bytes, counted, runtime: Arc::clone(runtime) }), tenant: 0 })
+    }
+
+    /// To find it again as long as somebody has it.
+    pub(crate) fn downgrade(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.shared)
+    }
+
+    pub(crate) fn upgrade(shared: &Weak<Shared>) -> Option<Self> {
+        Some(Self { shared: shared.upgrade()?, tenant: 0 })
+    }
+
+    /// Bytes of its machine code, which all have in common that got it from one [`Runtime`](crate::Runtime) for one tenant and under one name.
+    #[must_use]
+    pub fn code_bytes(&self) -> u64 {
+        self.shared.code_bytes
+    }
+
+    /// Has its machine code counted, if it is not: what `count` gives lives as long.
+    ///
+    /// # Errors
+    ///
+    /// As `count`.
+    pub fn counted<T: Any + Send, E>(&self, count: impl FnOnce(u64) -> Result<T, E>) -> Result<(), E> {
+        let mut counted = self.shared.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if counted.is_none() {
+            *counted = Some(Box::new(count(self.shared.code_bytes)?));
+        }
+        Ok(())
     }
 
     /// The name that errors call it by.

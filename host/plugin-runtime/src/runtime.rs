@@ -1,7 +1,8 @@
 //! The runtime: one engine for all plugins, the way from uploaded bytes to a plugin, and the bounds on both.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use cellwright_fair_turns::FairTurns;
 use wasmtime::Engine;
@@ -15,7 +16,7 @@ use crate::fault::StackBytes;
 use crate::limits::Limits;
 use crate::plugin::{Plugin, Surroundings};
 use crate::warm::{Warmth, WarmthBounds};
-use crate::{abi, instance, sentence};
+use crate::{abi, instance, plugin, sentence};
 
 /// How a runtime is set up. [`RuntimeOptions::new`] gives values that fit one machine.
 #[derive(Clone, Debug)]
@@ -72,6 +73,9 @@ impl RuntimeOptions {
     }
 }
 
+/// By content and by name.
+type Known = BTreeMap<([u8; 32], String), Weak<plugin::Shared>>;
+
 /// Compiles plugins and holds what they run in. One per process is enough; it ends when the last plugin of it is dropped.
 pub struct Runtime {
     surroundings: Arc<Surroundings>,
@@ -79,6 +83,8 @@ pub struct Runtime {
     turns: FairTurns,
     reservation: Reservation,
     cache: Option<Cache>,
+    /// Plugins that somebody has.
+    known: Mutex<Known>,
     compatibility: [u8; 32],
     module_bytes_max: usize,
     artifact_bytes_max: usize,
@@ -115,6 +121,7 @@ impl Runtime {
             turns: FairTurns::new(options.compilations_max.max(1)),
             reservation: pool.reservation,
             cache,
+            known: Mutex::default(),
             compatibility,
             module_bytes_max: options.module_bytes_max,
             artifact_bytes_max: options.artifact_bytes_max,
@@ -160,18 +167,37 @@ impl Runtime {
         if let Some(cache) = &self.cache {
             cache.store(&content, &artifact);
         }
+        self.know((name, &content), &plugin);
         Ok(plugin.for_tenant(number))
     }
 
+    /// One that somebody has, or else one in the cache.
     fn cached(&self, name: &str, content: &ContentName) -> Option<Plugin> {
+        let known = self.known().get(&(*content.content.as_bytes(), name.to_owned())).and_then(Plugin::upgrade);
+        if known.is_some() {
+            return known;
+        }
         let artifact = self.cache.as_ref()?.load(content)?;
-        self.load(name, &artifact).inspect_err(|error| tracing::warn!(%error, "a compiled plugin in the cache does not load")).ok()
+        let loaded = self.load(name, &artifact);
+        let loaded = loaded.inspect_err(|error| tracing::warn!(%error, "a compiled plugin in the cache does not load")).ok()?;
+        self.know((name, content), &loaded);
+        Some(loaded)
+    }
+
+    fn know(&self, (name, content): (&str, &ContentName), plugin: &Plugin) {
+        let mut known = self.known();
+        known.retain(|_, plugin| plugin.strong_count() > 0);
+        known.insert((*content.content.as_bytes(), name.to_owned()), plugin.downgrade());
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load(&self, name: &str, artifact: &[u8]) -> Result<Plugin, Defect> {
         let component = deserialize(&self.surroundings.engine, artifact);
         let component = component.map_err(|error| Defect::Uncompilable(sentence::of_chain(&error)))?;
-        Plugin::link(&self.surroundings, name, &component)
+        Plugin::link(&self.surroundings, name, (&component, artifact.len() as u64))
     }
 
     /// Names compiled code by whose it is and all that decides what it is: the bytes, the engine's settings, the host's version and the ABI's.
@@ -181,7 +207,8 @@ impl Runtime {
         for word in [tenant, env!("CARGO_PKG_VERSION")].iter().chain(abi::SERVED_VERSIONS) {
             hasher.update(&(word.len() as u64).to_le_bytes()).update(word.as_bytes());
         }
-        hasher.update(abi::WIT.as_bytes()).update(bytes).finalize()
+        let content = hasher.update(abi::WIT.as_bytes()).update(bytes).finalize();
+        ContentName { tenant: blake3::hash(tenant.as_bytes()), content }
     }
 }
 

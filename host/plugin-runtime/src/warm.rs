@@ -62,11 +62,11 @@ impl<T> Warmth<T> {
         pool
     }
 
-    /// Drops the idle instances of all models.
-    pub(crate) fn drop_all(&self) {
-        for pool in self.pools() {
-            pool.clear();
-        }
+    /// Drops an idle instance of the tenant whose models keep most; whether there was one.
+    pub(crate) fn drop_one(&self) -> bool {
+        let pools = self.pools();
+        let most = of_tenants(&pools).into_iter().max_by_key(|(_, bytes)| *bytes);
+        most.and_then(|(tenant, _)| pop_of(&pools, tenant)).is_some()
     }
 
     fn pools(&self) -> Vec<Arc<Pool<T>>> {
@@ -97,15 +97,16 @@ impl<T> Warmth<T> {
     fn make_room(&self, tenant: u32, bytes: u64) -> bool {
         let pools = self.pools();
         while !self.take_room(bytes) {
-            let mut of_tenants: BTreeMap<u32, u64> = BTreeMap::from([(tenant, bytes)]);
-            for pool in &pools {
-                *of_tenants.entry(pool.tenant).or_default() += pool.bytes();
-            }
-            let most = of_tenants.iter().max_by_key(|(_, bytes)| **bytes).filter(|(_, bytes)| **bytes > of_tenants[&tenant]);
-            let of = |tenant: u32| pools.iter().filter(move |pool| pool.tenant == tenant);
+            let mut of_tenants = of_tenants(&pools);
+            let own = of_tenants.entry(tenant).or_default();
+            *own += bytes;
+            let own = *own;
+            let most = of_tenants.into_iter().max_by_key(|(_, bytes)| *bytes).filter(|(_, bytes)| *bytes > own);
             let has_made_room = match most {
-                Some((most, _)) => of(*most).max_by_key(|pool| pool.bytes()).and_then(|pool| pool.pop()).is_some(),
-                None => of(tenant)
+                Some((most, _)) => pop_of(&pools, most).is_some(),
+                None => pools
+                    .iter()
+                    .filter(|pool| pool.tenant == tenant)
                     .filter(|pool| !pool.called.swap(false, Ordering::Relaxed))
                     .map(|pool| pool.clear())
                     .fold(false, |any, some| any | some),
@@ -116,6 +117,19 @@ impl<T> Warmth<T> {
         }
         true
     }
+}
+
+/// Bytes that the idle instances of each tenant have.
+fn of_tenants<T>(pools: &[Arc<Pool<T>>]) -> BTreeMap<u32, u64> {
+    pools.iter().fold(BTreeMap::new(), |mut of_tenants, pool| {
+        *of_tenants.entry(pool.tenant).or_default() += pool.bytes();
+        of_tenants
+    })
+}
+
+/// An instance of a tenant, of the model that keeps most.
+fn pop_of<T>(pools: &[Arc<Pool<T>>], tenant: u32) -> Option<T> {
+    pools.iter().filter(|pool| pool.tenant == tenant).max_by_key(|pool| pool.bytes())?.pop()
 }
 
 impl<T> Pool<T> {
@@ -235,6 +249,17 @@ mod tests {
             }
         }
         assert!(lock(&warmth.held).instances <= 8);
+    }
+
+    #[test]
+    fn where_none_is_left_for_a_call_the_tenant_that_keeps_most_gives_one_up() {
+        let warmth = warmth(4, 8);
+        let (many, one) = (warmth.pool(1), warmth.pool(2));
+        (0..3).for_each(|_| many.put(1, ()));
+        one.put(1, ());
+        assert!(warmth.drop_one() && warmth.drop_one());
+        assert_eq!((held(&many), held(&one)), (1, 1));
+        assert!(warmth.drop_one() && warmth.drop_one() && !warmth.drop_one());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::{CellTypeKey, Description, TensorSpec};
-use cellwright_engine::{LoadedCell, LoadedModel};
+use cellwright_engine::{LoadedCell, LoadedModel, WeightGrant};
 use cellwright_plugin_runtime::PluginModel;
 
 use crate::answer_room::{AnswerRoom, TenantRoom};
@@ -93,6 +93,8 @@ pub struct ServedModel {
     pub(crate) plugin_name: String,
     pub(crate) plugin: PluginModel,
     pub(crate) model: Arc<Model>,
+    /// Room for its description.
+    _described: WeightGrant,
     pub(crate) loaded: Arc<LoadedModel>,
     /// Its tenant, as the engine knows it.
     tenant: u32,
@@ -123,14 +125,28 @@ impl ServedModel {
     pub(crate) fn new(
         (name, plugin_name): (String, String),
         plugin: PluginModel,
-        model: Arc<Model>,
+        (model, described): (Arc<Model>, WeightGrant),
         (loaded, Owner { number: tenant, charged, .. }): (Arc<LoadedModel>, Owner<'_>),
         (limits, bounds, answers): (RequestLimits, CallBounds, Arc<TenantRoom>),
     ) -> Self {
         let rows = model.description.rows_are_requests;
         let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
             .map(|specs| specs.iter().map(|spec| of_one_request(spec, rows)).collect());
-        Self { name, plugin_name, plugin, model, loaded, tenant, limits, bounds, charged: charged.to_vec(), answers, inputs, outputs }
+        Self {
+            name,
+            plugin_name,
+            plugin,
+            model,
+            _described: described,
+            loaded,
+            tenant,
+            limits,
+            bounds,
+            charged: charged.to_vec(),
+            answers,
+            inputs,
+            outputs,
+        }
     }
 
     /// Its name.

@@ -13,7 +13,9 @@ use cellwright_bundle::{Bundle, NamedPolicy};
 use cellwright_cell_graph::Description;
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
-use cellwright_engine::{CellOverride, Engine, EngineOptions, Lazy, ModelSpec, PolicyKind, RequestFailure, Urgency, WeightGrant};
+use cellwright_engine::{
+    CellOverride, ClosedModel, Engine, EngineOptions, Lazy, ModelSpec, PolicyKind, RequestFailure, Urgency, WeightGrant,
+};
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
 use cellwright_protocol::InferRequest;
 
@@ -130,6 +132,12 @@ impl Serving {
         let mut read = self.inner.engine.weight_grant(owner.number);
         let mut model = resolve(bundle, plugin.description(), owner.tenant, &mut read)?;
         bundle.check_unread(&model.description)?;
+        let grant = |bytes| {
+            let mut grant = self.inner.engine.weight_grant(owner.number);
+            grant.hold(bytes).map(|()| grant)
+        };
+        compiled.counted(grant)?;
+        let described = grant(model.description.bytes())?;
         let spec = ModelSpec {
             name: name.to_owned(),
             tenant: owner.number,
@@ -144,7 +152,7 @@ impl Serving {
         model.cells = loaded.cells.iter().map(|cell| cell.cell.clone()).collect();
         let model = Arc::new(model);
         let limits = (request_limits(bundle), call_bounds(bundle), self.answers_of(owner.number, owner.weight));
-        Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, model, (loaded, owner), limits)))
+        Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, (model, described), (loaded, owner), limits)))
     }
 
     /// The room that the answers of a tenant share, whichever of its models makes them.
@@ -173,6 +181,12 @@ impl Serving {
     /// in flight have ended, which this waits for.
     pub fn unload(&self, model: &ServedModel) {
         self.inner.engine.unload(&model.loaded);
+    }
+
+    /// The same without waiting: what is left to do once its requests have ended, if anything is.
+    #[must_use]
+    pub fn close(&self, model: &ServedModel) -> Option<ClosedModel> {
+        self.inner.engine.close_model(&model.loaded)
     }
 
     /// Takes a request, which is unfolded on the calling thread.
@@ -231,7 +245,7 @@ impl Serving {
 }
 
 /// Reads the weights of a description and resolves its cells. Room is taken before anything is read or copied.
-fn resolve(bundle: &Bundle, description: &Description, tenant: &str, read: &mut WeightGrant) -> Result<Model, LoadError> {
+fn resolve(bundle: &Bundle, description: &Arc<Description>, tenant: &str, read: &mut WeightGrant) -> Result<Model, LoadError> {
     read.hold(bundle.weight_bytes(description))?;
     let weights = bundle.weights(description)?;
     let (read, refusal) = (RefCell::new(read), Cell::new(None));

@@ -132,9 +132,10 @@ fn samples_that_have_no_room_all_at_once_pass_one_after_the_other() {
 #[test]
 fn a_precision_that_does_not_fit_says_so() {
     let bundle = bundle("digits").with_precision(Precision::Bf16);
-    // As they are read, and as they are packed.
+    // As they are read, and as they are packed; the plugin's code; what it says of the model and of a twin.
     let floats = host(1).load(&bundle.clone().with_precision(Precision::F32), "tests").unwrap();
     let weights = bundle.weight_bytes(floats.description()) + floats.loaded().weight_bytes();
+    let weights = weights + floats.plugin().code_bytes() + 2 * floats.description().bytes();
     let serving = host_of(1, None, EngineOptions { weight_bytes_max: Some(weights), ..EngineOptions::default() });
     let model = serving.load(&bundle, "tests").unwrap();
     let [f32, _, bf16, _] = precisions(&serving, &bundle);

@@ -107,10 +107,8 @@ impl Memory<'_> {
 
 impl Frame {
     /// Gives back what is much: a cell of very long rows is not to leave its memory to those of short ones.
-    pub(crate) fn shrink(&mut self) {
-        if self.bytes() > KEPT {
-            *self = Self::default();
-        }
+    pub(crate) fn shrink(&mut self) -> Option<Self> {
+        (self.bytes() > KEPT).then(|| std::mem::take(self))
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -10,7 +10,8 @@
 //!   meet at its end only.
 //!
 //! A task that runs in slices ([`crate::slices`]) is shared by columns alone. Long products are then
-//! cut by columns, and long groups by tiles and instructions. No bit depends on a cut.
+//! cut by columns, long groups by tiles and instructions, and all else by rows. No bit depends on a
+//! cut.
 //!
 //! A large batch that is shared by rows is computed in parts of about 32 rows a thread. So its rows
 //! stay in a near cache from step to step. AMX multiplies faster than weights are read: it stays
@@ -211,10 +212,8 @@ impl Step {
 
     /// In how many parts it is done, so that each takes about [`PART_PS`].
     fn parts(&self, rows: usize, threads: usize) -> usize {
-        match self.kind {
-            StepKind::Linear(_) | StepKind::Group(_) => (self.row_ps.saturating_mul(rows) / threads / PART_PS).max(1),
-            _ => 1,
-        }
+        let parts = (self.row_ps.saturating_mul(rows) / threads / PART_PS).max(1);
+        if matches!(self.kind, StepKind::Linear(_) | StepKind::Group(_)) { parts } else { parts.min(rows.div_ceil(threads)) }
     }
 
     fn run_part(
@@ -229,6 +228,8 @@ impl Step {
         let taken = AtomicU64::new(0);
         run(&|thread: usize| {
             let mine = share(rows, thread, threads);
+            let of_part = share(mine.len(), part.0, part.1);
+            let of_part = mine.start + of_part.start..mine.start + of_part.end;
             // SAFETY: the frame was prepared for this plan and these rows, its inputs were gathered, and where outputs are pointed to is theirs alone; of threads that share them each takes different columns of a product and different
             // rows of everything else, and one that has them for itself has registers and scratch memory of its own (`Memory::of_thread`); kernels were
             // chosen for this processor when the plan was compiled.
@@ -238,9 +239,9 @@ impl Step {
                         linear.run(memory, rows, Sharing { thread, threads, backwards: memory.backwards, taken: &taken }, part)
                     }
                     StepKind::Group(group) => group.run(&plan.constants, memory, mine, thread, part),
-                    StepKind::Assembly(assembly) => assembly.run(&plan.constants, memory, mine),
-                    StepKind::Lookup(lookup) => lookup.run(memory, mine, refused),
-                    StepKind::Whole(whole) => whole.run(memory, mine),
+                    StepKind::Assembly(assembly) => assembly.run(&plan.constants, memory, of_part),
+                    StepKind::Lookup(lookup) => lookup.run(memory, of_part, refused),
+                    StepKind::Whole(whole) => whole.run(memory, of_part),
                     StepKind::Project(_) => {}
                 }
             }

@@ -97,10 +97,9 @@ impl Ahead {
     }
 
     /// Gives back what is much.
-    pub(super) fn shrink(&mut self) {
-        self.frame.shrink();
-        self.part_frames.clear();
+    pub(super) fn shrink(&mut self) -> (Option<Frame>, Vec<Frame>) {
         self.asked = parts::Asked::default();
+        (self.frame.shrink(), std::mem::take(&mut self.part_frames))
     }
 
     /// Rows of a batch that were refused ahead of it.

@@ -6,7 +6,8 @@
 //! on zeros, so a screened projection, whose rows then need no closer look, is timed somewhat too
 //! short.
 //!
-//! What other threads had of the processor meanwhile does not count ([`Watch`]).
+//! What other threads had of the processor meanwhile does not count, nor do pauses ([`Watch`]): a
+//! load times its cells in slices, between which the worker takes tasks ([`super::sliced`]).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +17,7 @@ use cellwright_backend::{CellTypeId, DeviceLost};
 
 use super::{CpuWorker, Shares, transfer};
 use crate::plan::{Memory, Plan, RefusedRow};
+use crate::slices;
 use crate::team::Team;
 
 /// Repetitions of a timed step, and how long they may take once there is one.
@@ -30,19 +32,26 @@ impl CpuWorker {
     /// How long a batch takes on the threads that are there, from gathered inputs on. Of a cell that has a table: the rest of the cell, as if every token were in it already,
     /// unless one of which no token is there takes [`FILLING`] times as long. Of a cell that is taken input by input: as if one in [`LOOKED_UP`] of what its inputs add were computed, unless there are no tables.
     pub(super) fn timed(&mut self, index: CellTypeId, rows: u32) -> Result<Duration, DeviceLost> {
-        let Some(loaded) = self.cells.get(index.index()).and_then(Option::as_ref) else {
-            return Err(self.lost(format!("cell {} is to be timed, but is not loaded", index.0)));
-        };
+        let Some(loaded) = self.cells.get(index.index()).cloned().flatten() else { return Err(self.not_there(index)) };
         let rows = rows.max(1) as usize;
         let plan = &loaded.plan.one_step().plan;
+        let missing_row = loaded.plan.table().map_or(Duration::ZERO, |(pre, _)| {
+            let known = loaded.missing_row.get().copied().unwrap_or_else(|| self.time_missing(pre));
+            *loaded.missing_row.get_or_init(|| known)
+        });
+        let most = self.team.guests();
         let part_rows = rows.div_ceil(plan.parts(rows, self.team.size()));
         let memory = self.frame.prepare(plan, part_rows, self.team.size());
         transfer::zero_inputs(plan, memory, part_rows);
-        let budget = Instant::now();
+        let budget = Watch::start();
         let mut least = Duration::MAX;
         for run in 0..TIMED_RUNS {
-            if run > 0 && budget.elapsed() >= TIMED_BUDGET {
+            if run > 0 && budget.passed() >= TIMED_BUDGET {
                 break;
+            }
+            slices::point();
+            if slices::are_taken() {
+                self.team.set_guests(slices::guests().min(most));
             }
             let watch = Watch::start();
             if let Some(parts) = loaded.plan.parts() {
@@ -52,29 +61,36 @@ impl CpuWorker {
             for part in (0..rows).step_by(part_rows) {
                 let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
                 plan.run(memory, part_rows.min(rows - part), &mut self.team, &self.refused);
+                slices::point();
                 // A cell may refuse zeros. They are nobody's, and must not meet the rows of the task that comes next.
                 self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
             }
             least = least.min(watch.elapsed());
         }
-        Ok(least.max(loaded.missing_row.saturating_mul(rows as u32) / FILLING))
+        Ok(least.max(missing_row.saturating_mul(rows as u32) / FILLING))
     }
 }
 
-/// How long something takes on the calling thread alone: by its processor time, if that is less than what passed. While the thread looks out for its
+/// How long something takes on the calling thread alone, without the pauses between slices: by its processor time, if that is less than what passed. While the thread looks out for its
 /// helpers it counts as at work, so it is only a helper without a processor that still adds to a time.
 pub(super) struct Watch {
     began: Instant,
+    paused: Duration,
     worked: Option<Duration>,
 }
 
 impl Watch {
     pub(super) fn start() -> Self {
-        Self { worked: worked(), began: Instant::now() }
+        Self { paused: slices::paused(), worked: worked(), began: Instant::now() }
+    }
+
+    /// What passed, without pauses.
+    fn passed(&self) -> Duration {
+        self.began.elapsed().saturating_sub(slices::paused().saturating_sub(self.paused))
     }
 
     pub(super) fn elapsed(&self) -> Duration {
-        let passed = self.began.elapsed();
+        let passed = self.passed();
         let worked = worked().zip(self.worked).map(|(now, before)| now.saturating_sub(before));
         worked.map_or(passed, |worked| passed.min(worked))
     }

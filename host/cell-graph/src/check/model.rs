@@ -18,7 +18,7 @@ const NAME_BYTES_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Model {
     /// As the plugin gave it.
-    pub description: Description,
+    pub description: Arc<Description>,
     /// In the description's order.
     pub cells: Vec<Arc<TypedCell>>,
 }
@@ -56,7 +56,8 @@ impl Model {
     ///
     /// # Errors
     /// One sentence for what is wrong with the description or one of its cells.
-    pub fn resolve(description: Description, context: &ResolveContext<'_>) -> Result<Self, ModelError> {
+    pub fn resolve(description: impl Into<Arc<Description>>, context: &ResolveContext<'_>) -> Result<Self, ModelError> {
+        let description = description.into();
         check_tensors("input tensors", &description.inputs)?;
         check_tensors("output tensors", &description.outputs)?;
         check_count("cells", description.cells.len(), CELLS_MAX)?;

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{LoadError, NodeLayout, Prepared};
+use cellwright_backend::{LoadError, NodeLayout, Prepared, TimedBatch};
 use cellwright_cell_graph::TypedCell;
 use cellwright_fair_turns::{Cancelled, FairTurns};
 use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::Engine;
 use super::measuring::Measuring;
@@ -22,7 +22,7 @@ use crate::calibration::{BatchLimits, Calibration};
 use crate::core::ToCore;
 use crate::figures::ModelCounters;
 use crate::model::{CellOverride, CellTypes, LoadedCell, LoadedModel, ModelSpec, Running, Tables, TypeShared, TypeState};
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, SLICE_NS};
 use crate::weight_room::WeightGrant;
 use crate::worker::{ToWorker, WorkerLink};
 
@@ -35,10 +35,15 @@ const PADDING_BYTES: u64 = 64 << 10;
 /// A device may use such a part of what a tenant may still have, beside the weights, for what saves time.
 const SPARE: u64 = 4;
 
+/// How long a worker is kept from its tasks while a batch is timed.
+const SLICE: Duration = Duration::from_nanos(SLICE_NS);
+
 /// Cell types that a worker forgets between two tasks.
 const FORGOTTEN_AT_ONCE: usize = 16;
 /// How often a load that waits for another one looks whether it was cancelled.
 const LOOK: Duration = Duration::from_millis(20);
+/// What the engine's thread takes to say that a model without requests is closed.
+const AT_ONCE: Duration = Duration::from_millis(1);
 /// Whose turn it is to have workers forget cells, which takes them no time: nobody's.
 const NOBODY: u32 = u32::MAX;
 
@@ -150,6 +155,13 @@ impl Load<'_> {
     }
 }
 
+/// A model that takes no more requests and waits for the end of its last.
+#[derive(Debug)]
+pub struct ClosedModel {
+    model: Arc<LoadedModel>,
+    left: Receiver<()>,
+}
+
 /// Models that this process has loaded so far, whichever of its engines.
 static LOADS: AtomicU64 = AtomicU64::new(0);
 
@@ -216,27 +228,43 @@ impl Engine {
     /// Closes a model: no more requests of it are taken (they fail with `RequestFailure::NoWorker`). Waits until those in flight have ended, then
     /// forgets its cells. Must not be called from a [`Sink`](crate::Sink), whose thread it waits for.
     pub fn unload(&self, model: &Arc<LoadedModel>) {
-        let (gone, left) = bounded(1);
-        {
-            let registry = self.loads.registry();
-            let known = registry.models.get(model.id.index()).and_then(Option::as_ref);
-            if !known.is_some_and(|known| Arc::ptr_eq(known, model))
-                || self.inbox.send(ToCore::ModelDown { model: model.id, gone }).is_err()
-            {
-                return;
+        if let Some(closed) = self.close_model(model) {
+            // Not answered: the engine has stopped, or somebody else has unloaded it meanwhile.
+            if closed.left.recv().is_ok() {
+                self.forget_model(&closed.model);
             }
         }
-        // Not answered: the engine has stopped, or somebody else has unloaded it meanwhile.
-        if left.recv().is_ok() {
-            let mut registry = self.loads.registry();
-            // Of several who unload it at the same time the first gets here while it still has its place.
-            if registry.models[model.id.index()].take_if(|known| Arc::ptr_eq(known, model)).is_some() {
-                if !registry.has_models_of(model.tenant) {
-                    self.handles.set_weight(model.tenant, 0);
-                }
-                drop(registry);
-                self.release(&model.indices);
+    }
+
+    /// Closes a model without waiting; none if it is not loaded.
+    pub fn close_model(&self, model: &Arc<LoadedModel>) -> Option<ClosedModel> {
+        let (gone, left) = bounded(1);
+        let registry = self.loads.registry();
+        let known = registry.models.get(model.id.index()).and_then(Option::as_ref);
+        let is_known = known.is_some_and(|known| Arc::ptr_eq(known, model));
+        let is_closed = is_known && self.inbox.send(ToCore::ModelDown { model: model.id, gone }).is_ok();
+        is_closed.then(|| ClosedModel { model: model.clone(), left })
+    }
+
+    /// Forgets the cells of a closed model if the last of its requests has ended, or does at once; whether nothing is left to do.
+    pub fn forget_if_left(&self, closed: &ClosedModel) -> bool {
+        let left = closed.left.recv_timeout(AT_ONCE);
+        if left.is_ok() {
+            self.forget_model(&closed.model);
+        }
+        left != Err(RecvTimeoutError::Timeout)
+    }
+
+    /// Of a model whose last request has left.
+    fn forget_model(&self, model: &Arc<LoadedModel>) {
+        let mut registry = self.loads.registry();
+        // Of several who unload it at the same time the first gets here while it still has its place.
+        if registry.models[model.id.index()].take_if(|known| Arc::ptr_eq(known, model)).is_some() {
+            if !registry.has_models_of(model.tenant) {
+                self.handles.set_weight(model.tenant, 0);
             }
+            drop(registry);
+            self.release(&model.indices);
         }
     }
 
@@ -307,10 +335,15 @@ impl Engine {
         let beside: Vec<usize> =
             loaded_by.into_iter().filter(|other| *other != number && self.workers[*other].info.domain == info.domain).collect();
         let (mut turn, bound) = (self.loads.turns.of(load.tenant), self.loads.measuring.load_time_max);
+        let mut row = Duration::MAX;
         let time = |rows, lent| {
             turn.take(load.is_cancelled)?;
-            let (took, kept) = self.time((number, if lent { &[] } else { &beside }), index, (rows, lent))?;
-            load.measured += kept;
+            // Of a row of which nothing is known it is not known either that it is short.
+            let batch = TimedBatch { rows, lent, is_long: row > SLICE, slice: SLICE, goes_on: false };
+            let took = self.time((number, if lent { &[] } else { &beside }), index, batch, load)?;
+            if rows == 1 {
+                row = row.min(took);
+            }
             if load.measured > bound { Err(ModelError::Long { bound }) } else { Ok(took) }
         };
         let names = || beside.iter().map(|other| &*self.workers[*other].info.name).collect();
@@ -320,21 +353,43 @@ impl Engine {
         Ok((shared, weights))
     }
 
-    /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend. And how long the worker
-    /// was kept from its tasks.
+    /// How long a batch takes on a worker beside those others, of which each that has no tasks runs the same; or with what others lend. Or, of one that takes far
+    /// too long, for how long it was tried. Workers take tasks between slices, and if they have some, these get half of the time.
     fn time(
         &self,
         (number, beside): (usize, &[usize]),
         index: CellTypeId,
-        (rows, lent): (u32, bool),
-    ) -> Result<(Duration, Duration), ModelError> {
-        let idle = |other: &&usize| self.gauges.workers[**other].outstanding.load(Ordering::Relaxed) == 0;
-        let tell = |number: usize| tell(&self.workers[number], number, |reply| ToWorker::Time { index, rows, lent, reply });
-        let others: Vec<_> = beside.iter().filter(idle).filter_map(|other| tell(*other).ok()).collect();
-        let (own, kept) = tell(number)?.recv().map_err(|_| lost(number))?;
-        // Each tells the least that it took, which a worker that ended last may owe to having been alone at its end. One that is lost says nothing.
-        let took = others.into_iter().filter_map(|other| other.recv().ok()).map(|(took, _)| took).fold(own, Duration::max);
-        Ok((took, kept))
+        mut batch: TimedBatch,
+        load: &mut Load<'_>,
+    ) -> Result<Duration, ModelError> {
+        let is_idle = |worker: &usize| self.gauges.workers[*worker].outstanding.load(Ordering::Relaxed) == 0;
+        let mut unfinished: Vec<usize> = beside.iter().copied().filter(is_idle).chain([number]).collect();
+        let (mut took, mut kept) = (Duration::ZERO, Duration::ZERO);
+        while !unfinished.is_empty() && kept <= self.loads.measuring.tried_max() {
+            load.check()?;
+            let tell = |worker: usize| tell(&self.workers[worker], worker, |reply| ToWorker::Time { index, batch, reply });
+            let asked: Vec<_> = unfinished.drain(..).map(|worker| (worker, tell(worker))).collect();
+            let mut slice = Duration::ZERO;
+            for (worker, reply) in asked {
+                // One that is lost says nothing. Each tells the least that it took, which a worker that ended last may owe to having been alone at its end.
+                match reply.and_then(|reply| reply.recv().map_err(|_| lost(worker))) {
+                    Ok((time, busy)) => {
+                        took = took.max(time.unwrap_or_default());
+                        slice = slice.max(busy);
+                        unfinished.extend(time.is_none().then_some(worker));
+                    }
+                    Err(lost) if worker == number => return Err(lost),
+                    Err(_) => {}
+                }
+            }
+            kept += slice;
+            batch.goes_on = true;
+            if !unfinished.iter().all(is_idle) {
+                std::thread::sleep(slice);
+            }
+        }
+        load.measured += kept.max(took);
+        Ok(if unfinished.is_empty() { took } else { kept.max(took) })
     }
 
     /// One model less uses these. What nobody uses any more is given back when all workers have forgotten it.
@@ -355,7 +410,7 @@ impl Engine {
             for (number, worker) in self.workers.iter().enumerate() {
                 let mut turn = self.loads.turns.of(NOBODY);
                 let _ = turn.take(&|| false);
-                // A worker that is gone has forgotten everything.
+                // A worker that is gone has forgotten everything. What others had is dropped here, while they go on.
                 let _ = ask(worker, number, |reply| ToWorker::Unload { indices: some.into(), reply });
             }
         }

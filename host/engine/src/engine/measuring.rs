@@ -14,9 +14,9 @@ use crate::calibration::{Calibration, calibrate, calibrate_lent};
 use crate::calibration_store::{CalibrationStore, Subject};
 use crate::options::EngineOptions;
 
-/// How often the time of a single row that would refuse its cell is measured again, and how many times the bound is too much for that.
+/// How often the time of a single row that would refuse its cell is measured again, and how many times the bound is too much for that, or to go on with.
 const ROW_DOUBTS: usize = 3;
-const ROW_FAR: u32 = 10;
+const ROW_FAR: u32 = 4;
 
 /// How batch sizes are found.
 pub(super) struct Measuring {
@@ -80,6 +80,11 @@ impl Measuring {
         }
     }
 
+    /// How long a batch is tried.
+    pub(super) const fn tried_max(&self) -> Duration {
+        self.row_time_max.saturating_mul(ROW_FAR)
+    }
+
     fn again(&self) -> MutexGuard<'_, BTreeSet<CellTypeKey>> {
         self.again.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,7 +92,7 @@ impl Measuring {
     /// Measures a row again that takes too long, unless it is far too long: the least time counts. Whether it is one that may run.
     fn doubt(&self, row: &mut Duration, mut time: impl FnMut() -> Result<Duration, ModelError>) -> Result<bool, ModelError> {
         for _ in 0..ROW_DOUBTS {
-            if *row <= self.row_time_max || *row > self.row_time_max.saturating_mul(ROW_FAR) {
+            if *row <= self.row_time_max || *row > self.tried_max() {
                 break;
             }
             *row = (*row).min(time()?);
@@ -134,7 +139,7 @@ mod tests {
             let mut timed = 0;
             let found = measuring.calibration(&cell, (&device, Vec::new(), false), |rows, _| {
                 timed += 1;
-                let times = if timed <= busy_for { 7 } else { 1 };
+                let times = if timed <= busy_for { 3 } else { 1 };
                 Ok(Duration::from_millis(row_ms) * rows * times)
             });
             found.map(|found| (found.points[0].time.as_millis(), timed))

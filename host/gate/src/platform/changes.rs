@@ -17,7 +17,7 @@ use cellwright_registry::{
     Committed, Digest, Model, ModelName, NewVersion, RegistryError, Tenant, TenantName, TenantSettings, VersionFile,
 };
 use cellwright_serving::samples::{self, SampleBounds, SampleReport};
-use cellwright_serving::{Abandoned, Owner, ServedModel};
+use cellwright_serving::{Abandoned, LoadError, Owner, ServedModel};
 
 use super::Platform;
 use super::receiving::{self, Receiving};
@@ -117,7 +117,11 @@ impl Platform {
         }
         wanted(entry, abandoned)?;
         self.registry.check_room(tenant, name)?;
-        let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
+        let folder = Folder::of_files(receiving::paths(&self.registry, &files));
+        // Its samples and its plugin are in memory until they were tried.
+        let mut room = self.serving().engine().weight_grant(entry.tenant.number);
+        room.hold(Bundle::reading_bytes(&folder)?).map_err(LoadError::from)?;
+        let bundle = Bundle::read(folder)?;
         let served = self.load_bundle(entry, &bundle, abandoned)?;
         let tried = self.try_out(entry, &served, (&bundle, abandoned));
         let committed = tried.and_then(|samples| {
@@ -299,7 +303,7 @@ impl Platform {
         let digest = known.version(version).ok_or_else(missing)?.digest;
         // Samples have passed, of the bytes that were uploaded then.
         self.registry.verify(&files)?;
-        let bundle = Bundle::read(Folder::of_files(receiving::paths(&self.registry, &files)))?;
+        let bundle = Bundle::read_untried(Folder::of_files(receiving::paths(&self.registry, &files)))?;
         Ok((self.load_bundle(entry, &bundle, abandoned)?, digest))
     }
 

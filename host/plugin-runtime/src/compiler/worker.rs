@@ -6,11 +6,14 @@
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setpriority_process, setrlimit};
 
 use super::{answer, confinement, machine_code};
 use crate::engine::{self, Reservation};
 use crate::error::{Defect, RuntimeError};
+
+/// How far it stands back behind the server: it has a quarter of a processor that both want.
+const NICENESS: i32 = 5;
 
 /// What the parent sends ahead of the plugin's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,8 @@ fn work(input: &mut impl Read, output: &mut impl Write) -> Result<(), WorkError>
 fn limit_this_process(header: Header) -> rustix::io::Result<()> {
     let both = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // Requests go first; where the system allows no more, it is as before.
+    let _ = setpriority_process(None, NICENESS);
     setrlimit(Resource::Core, both(0))?;
     // Private writable memory: the address space would also count what the allocator reserves and never touches.
     setrlimit(Resource::Data, both(header.memory_bytes))?;

@@ -162,6 +162,27 @@ fn the_oldest_code_makes_room() {
     assert!((1..=2).contains(&code_files(folder.path()).len()));
 }
 
+/// However much one tenant uploads, what another has compiled stays.
+#[test]
+fn the_tenant_that_has_most_makes_room() {
+    let folder = tempfile::tempdir().unwrap();
+    compile(folder.path());
+    let oldest = only_code_file(folder.path());
+    let bytes = fs::metadata(&oldest).unwrap().len();
+    let options = RuntimeOptions {
+        cache_dir: Some(folder.path().to_owned()),
+        cache_bytes_max: bytes * 4,
+        instances_max: 4,
+        ..RuntimeOptions::new(Compiler::InProcess)
+    };
+    let runtime = Runtime::new(options).unwrap();
+    for number in 0..8 {
+        runtime.compile("globex", "testee", &Guest::unfolding(format!("(i32.const {})", 1024 + number * 4)).wasm()).unwrap();
+    }
+    assert!(oldest.exists());
+    assert!((2..=5).contains(&code_files(folder.path()).len()));
+}
+
 #[test]
 fn runtimes_that_open_a_new_cache_at_once_share_its_key() {
     let folder = tempfile::tempdir().unwrap();

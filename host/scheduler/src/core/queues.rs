@@ -136,6 +136,8 @@ pub(crate) struct TypeQueue {
     seen: Cell<Option<Seen>>,
     /// Tasks in flight.
     pub(crate) running: u32,
+    /// Cells of models that are of this type.
+    pub(crate) cells: u32,
     /// Device time of a task, nanoseconds: a moving average.
     pub(crate) estimate_ns: u64,
 }

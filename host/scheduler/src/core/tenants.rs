@@ -66,11 +66,12 @@ impl Core {
         let model = info.model;
         self.forget_model(model);
         for cell in &info.cells {
-            let is_used = |other: &Model| other.info.cells.iter().any(|known| known.cell_type == cell.cell_type);
-            if !self.models.iter().flatten().any(is_used) {
+            let queue = &mut self.types[cell.cell_type.index()];
+            if queue.cells == 0 {
                 // The number may have been another type's, whose tasks took another time.
-                self.types[cell.cell_type.index()].estimate_ns = 0;
+                queue.estimate_ns = 0;
             }
+            queue.cells += 1;
         }
         let tenant = self.know_tenant(info.tenant, info.weight);
         let (class, weight) = (info.class, self.tenant(tenant).weight);
@@ -184,6 +185,9 @@ impl Core {
         let Some(model) = self.models.get_mut(id.index()).and_then(Option::take) else { return };
         assert!(model.requests == 0 && !model.active, "a model is replaced while requests name it");
         self.models_of_batches -= u32::from(model.takes_requests());
+        for cell in &model.info.cells {
+            self.types[cell.cell_type.index()].cells -= 1;
+        }
         self.touched.retain(|touched| *touched != id);
         self.notes.push((id, Note::ModelGone));
         let shares_part = |other: &Model| other.tenant == model.tenant && other.info.class == model.info.class;

@@ -307,7 +307,7 @@ fn text(text: &str) -> Tensor {
 fn texts(streaming: bool, bytes_max: u64) -> Outputs {
     let spec = TensorSpec { name: "text".to_owned(), datatype: Datatype::Bytes, shape: vec![1] };
     let description = Description { outputs: vec![spec.clone()], ..Description::default() };
-    let model = Arc::new(Model { description, cells: vec![] });
+    let model = Arc::new(Model { description: description.into(), cells: vec![] });
     let growth = UnfoldedGrowth { first_chain: 0, chains: vec![], outputs: vec![], cancel: vec![], next: None, nodes: 0 };
     let room = Arc::new(AnswerRoom::alone(bytes_max));
     Outputs::new(Taking { model, specs: Arc::from([spec]), streaming, room }, &growth).unwrap()

@@ -1,6 +1,7 @@
 //! What a plugin gives, checked and expected: the first growth of a request, and later ones.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::check::Unfolding;
@@ -27,7 +28,10 @@ pub(super) fn unfold(
     tensors: &RequestTensors,
     taking: Taking,
 ) -> Result<Unfolded, InferError> {
+    let began = Instant::now();
     let growth = model.plugin().unfold(view)?;
+    // Checking it takes as long again.
+    model.plugin().tell_if_long(began);
     let mut unfolding = model.unfolding();
     let growth = grown(model, &mut unfolding, growth, tensors)?;
     let outputs = Outputs::new(taking, &growth).and_then(|mut outputs| outputs.hold(&growth).map(|()| outputs));

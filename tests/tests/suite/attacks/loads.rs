@@ -39,7 +39,7 @@ fn deep(seed: u32) -> BundleFolder {
 fn slow_loads((requests, _): Form) {
     let town = Town::start(&[]);
     let seed = AtomicU32::new(1);
-    // A batch that is measured keeps a worker for 30 ms and more, so half of the requests alone are held to the bound.
+    // A batch that is measured keeps a worker for some time, so half of the requests alone are held to the bound.
     town.endures(requests, 0.5, |over| {
         thread::scope(|scope| {
             for name in ["one", "two"] {

@@ -160,3 +160,60 @@ fn the_time_to_measure_a_model_is_bounded() {
     let sentence = format!("measuring the cells took more than {} s, which is the limit for one model", (of_cells - 1) as f64 / 1000.0);
     assert!(refused.starts_with(&sentence), "{refused}");
 }
+
+/// Whoever unloads models closes all of them first.
+#[test]
+fn a_model_whose_requests_end_slowly_holds_up_the_unload_of_no_other() {
+    let (slow, quick) = (generate::model(74), generate::model(75));
+    let case = &Case::mixed(&slow, 1, 74)[0];
+    let gate = Gate::default();
+    let engine = engine(Config::default(), 1 << 10, vec![gate.before(worker(&domain(64)))]);
+    let [slow, quick] = [&slow, &quick].map(|model| engine.load(&spec(model, 0, 8)).unwrap());
+    gate.close();
+    let request = case.submit(&engine, &slow);
+    wait_until("a task of it runs", || gate.holds_somebody());
+    let [slow_closed, quick_closed] = [&slow, &quick].map(|model| engine.close_model(model).unwrap());
+    thread::scope(|scope| {
+        // Which opens when anything here fails.
+        let gate = gate;
+        let (engine, quick_closed) = (&engine, &quick_closed);
+        let forgetting = scope.spawn(move || wait_until("the other has no requests", || engine.forget_if_left(quick_closed)));
+        assert!(!engine.forget_if_left(&slow_closed), "its request goes on");
+        // Only now may workers forget cells.
+        gate.open();
+        forgetting.join().unwrap();
+    });
+    case.check(&request.wait()).unwrap();
+    wait_until("its request has ended", || engine.forget_if_left(&slow_closed));
+    assert_eq!(engine.snapshot().weight_bytes, 0);
+    assert!(engine.close_model(&slow).is_none(), "it is not loaded");
+}
+
+/// A row that is not done in time is given up, and others are answered between its slices.
+#[test]
+fn a_row_that_never_ends_holds_up_nobody() {
+    let (model, later) = (generate::model(72), generate::model(73));
+    let cases = Case::mixed(&model, 5, 72);
+    let watch = Stopwatch::saying(Duration::from_micros(10)).after(Duration::from_micros(100));
+    let options = EngineOptions { batch_max: 4, row_time_max: Duration::from_secs(3600), ..EngineOptions::default() };
+    let engine = Engine::start(options, vec![watch.on(worker(&domain(64)))]).unwrap();
+    let loaded = engine.load(&spec(&model, 0, 8)).unwrap();
+    watch.never_end();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let loading = scope.spawn(|| engine.load_unless(&spec(&later, 1, 8), &|| is_over.load(Ordering::Acquire)));
+        let begun = watch.asked() + 3;
+        wait_until("a row is tried", || watch.asked() >= begun);
+        cases.iter().for_each(|case| case.check(&case.submit(&engine, &loaded).wait()).unwrap());
+        assert!(!loading.is_finished());
+        is_over.store(true, Ordering::Release);
+        assert!(matches!(loading.join().unwrap(), Err(ModelError::Cancelled(_))));
+    });
+    let bound = Duration::from_millis(2);
+    let options = EngineOptions { row_time_max: bound, task_time_max: bound, ..EngineOptions::default() };
+    let engine = Engine::start(options, vec![watch.on(worker(&domain(64)))]).unwrap();
+    let asked = watch.asked();
+    let error = engine.load(&spec(&later, 0, 8)).unwrap_err();
+    assert!(matches!(&error, ModelError::Slow { took, .. } if *took > bound), "{error}");
+    assert!(watch.asked() - asked <= 81, "8 ms of slices of at least 0.1 ms");
+}

@@ -140,7 +140,7 @@ pub(crate) fn models(settings: &Settings, seed: u64, count: u64) -> Vec<Arc<Mode
             let mut model = Model::clone(&generate::model_at(settings.shape, seed, settings.precision));
             let seeds = (0..settings.bodies).map(|body| seed.wrapping_add(body << 50));
             for (cell, typed) in seeds.filter_map(|seed| cell_among(settings.shape, seed, settings.precision)) {
-                model.description.cells.push(cell);
+                std::sync::Arc::make_mut(&mut model.description).cells.push(cell);
                 model.cells.push(typed);
             }
             Arc::new(model)

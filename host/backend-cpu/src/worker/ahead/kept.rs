@@ -122,10 +122,8 @@ impl Shared {
 
 impl Ahead {
     /// Forgets what was kept of a cell, whose index is another's now or nobody's.
-    pub(in crate::worker) fn forget_cell(&mut self, cell: CellTypeId) {
-        if let Some(kept) = self.kept.get_mut(cell.index()) {
-            *kept = Kept::default();
-        }
+    pub(in crate::worker) fn forget_cell(&mut self, cell: CellTypeId) -> Option<Lines> {
+        self.kept.get_mut(cell.index()).map(|kept| std::mem::take(kept).memory)
     }
 
     /// Forgets what was kept for a lane, whose index is another's now or nobody's.

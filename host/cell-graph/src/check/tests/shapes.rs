@@ -202,8 +202,9 @@ fn a_later_growth_waits_for_the_end_of_what_was_kept() {
 #[test]
 fn where_rows_are_requests_an_answer_is_one_row() {
     let mut model = Model::clone(&model());
-    model.description.rows_are_requests = true;
-    model.description.outputs[0].shape = vec![-1, 2];
+    let description = std::sync::Arc::make_mut(&mut model.description);
+    description.rows_are_requests = true;
+    description.outputs[0].shape = vec![-1, 2];
     let mut growth = of_chains(vec![lstm(CELLS.lstm, 7, rows(Affine::EVERY))]);
     growth.outputs = vec![respond("last", Gathered::Last(of(0, 0, 0)))];
     assert!(Unfolding::new(Arc::new(model), GraphLimits::default()).grow(growth, 0, &tensors()).is_ok());

@@ -95,7 +95,14 @@ fn narrow() -> Cell {
 }
 
 fn cell(name: &str, input: Port, output: Port, operators: Vec<Operator>) -> Cell {
-    Cell { name: name.into(), inputs: vec![input], outputs: vec![output], body: Body::Operators(operators), batch_max: None, priority: None }
+    Cell {
+        name: name.into(),
+        inputs: vec![input],
+        outputs: vec![output],
+        body: Body::Operators(operators),
+        batch_max: None,
+        priority: None,
+    }
 }
 
 fn operator(kind: &str, inputs: &[&str], output: &str) -> Operator {

@@ -150,6 +150,8 @@ impl Running {
             infer(&self.platform, &tenant(), name, requests::sum(1, 1)).unwrap();
             deployed.unfold_usual() < Duration::from_micros(900)
         });
+        // A place is given back after the answer.
+        self.in_flight(0);
     }
 
     /// How calls of all models of the default tenant have fared.

@@ -49,7 +49,9 @@ fn what_a_server_decided_is_decided_again() {
     assert!(people.starts_with(&format!("{requests} requests on 2 devices, ")) && people.contains("all decided as recorded\n"), "{people}");
     assert!(people.contains("simulated  unchanged") && people.contains("\nerror of the unchanged simulation: answers/s "), "{people}");
 
-    let again = cellwright(&["serve", "--record", name, "--listen", "127.0.0.1:0"], "");
+    let data = folder.path().join("data");
+    let data = data.to_str().expect("a path in UTF-8");
+    let again = cellwright(&["serve", "--record", name, "--listen", "127.0.0.1:0", "--data", data], "");
     assert!(again.stderr.contains("the file exists already; a recording needs a new one"), "{}", again.stderr);
 }
 

@@ -138,7 +138,7 @@ pub const TABLE: &[Row] = &[
     row(
         Limit::AddressConnections,
         ("--address-connections-max", Address, Text("half of `--connections-max`")),
-        "Open connections of clients with one address, or one IPv6 network (/64). 0: no bound, as behind a proxy.",
+        "Open connections of clients with one address, or one IPv6 network (/64): no more than are left, or 1/16 of all. 0: no bound, as behind a proxy.",
         None,
         "an address has as many open connections as it may (`address-connections-max`): more are closed",
     ),

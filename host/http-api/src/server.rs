@@ -153,7 +153,7 @@ impl Server {
     pub async fn serve(self, stop: impl Future<Output = ()>) -> bool {
         let (phase, _) = watch::channel(Phase::Serving);
         let start = |listener, router, tls, places| {
-            let acceptor = Acceptor { app: self.app.clone(), router, tls, places, phase: phase.subscribe(), told: None };
+            let acceptor = Acceptor { app: self.app.clone(), router, tls, places, phase: phase.subscribe(), told: [None; 2] };
             drop(tokio::spawn(acceptor.run(listener)));
         };
         let places = Places::new(self.app.limits.connections_max, self.app.limits.address_connections_max);
@@ -192,7 +192,7 @@ struct Acceptor {
     places: Arc<Places>,
     phase: watch::Receiver<Phase>,
     /// When it was last told that connections wait, or were refused.
-    told: Option<Instant>,
+    told: [Option<Instant>; 2],
 }
 
 impl Acceptor {
@@ -241,8 +241,9 @@ impl Acceptor {
     }
 
     fn tell(&mut self, limit: Limit, address: IpAddr) {
-        if self.told.is_none_or(|told| told.elapsed() >= FULL_TOLD) {
-            self.told = Some(Instant::now());
+        let told = &mut self.told[usize::from(limit == Limit::AddressConnections)];
+        if told.is_none_or(|told| told.elapsed() >= FULL_TOLD) {
+            *told = Some(Instant::now());
             tracing::warn!(%address, "{}", limit.row().sentence);
         }
     }

@@ -1,9 +1,10 @@
 //! Who may have a connection, where there are fewer places than clients.
 //!
-//! Clients of one address may hold a part of the places. A machine may take any address of its IPv6
-//! network, so a network of 64 bits counts as one address. Where all places are taken, connections
-//! without a request under way are closed: those that have never had one first, the oldest of them
-//! first.
+//! Clients of one address may hold a part of the places, and no more than are left, but for a few. So
+//! the next address finds some, and does not wait behind connections of an address that has many. A
+//! machine may take any address of its IPv6 network, so a network of 64 bits counts as one address.
+//! Where all places are taken, connections without a request under way are closed: those that have
+//! never had one first, the oldest of them first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,6 +17,9 @@ use super::activity::Activity;
 
 /// Connections that are asked to close at once, so that their list is not gone through for each.
 const CLOSED_AT_ONCE: usize = 64;
+/// The part of the places that an address may have also if fewer are left, and how many at least.
+const FEW: usize = 16;
+const FEW_LEAST: usize = 4;
 /// A request may be on its way to a connection that was just accepted, or has just had one.
 const RESTS_MIN: Duration = Duration::from_secs(1);
 
@@ -23,6 +27,8 @@ const RESTS_MIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Places {
     free: Arc<Semaphore>,
+    /// Of an address, however few are left.
+    of_address_few: usize,
     of_address_max: usize,
     taken: Mutex<Taken>,
 }
@@ -62,10 +68,10 @@ fn counted_as(address: IpAddr) -> IpAddr {
 }
 
 impl Places {
-    /// So many in all, and so many of one address.
+    /// So many in all, and so many of one address; `usize::MAX`: addresses do not count.
     pub(super) fn new(max: usize, of_address_max: usize) -> Arc<Self> {
         let free = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
-        Arc::new(Self { free, of_address_max, taken: Mutex::default() })
+        Arc::new(Self { free, of_address_few: (max / FEW).max(FEW_LEAST), of_address_max, taken: Mutex::default() })
     }
 
     /// Whether all places are taken.
@@ -78,11 +84,12 @@ impl Places {
         let address = counted_as(address);
         let (number, close) = {
             let mut taken = self.taken();
-            let of_address = taken.by_address.entry(address).or_default();
-            if *of_address >= self.of_address_max {
+            let left = self.free.available_permits().max(self.of_address_few);
+            let of_address = taken.by_address.get(&address).copied().unwrap_or_default();
+            if self.of_address_max != usize::MAX && of_address >= self.of_address_max.min(left) {
                 return None;
             }
-            *of_address += 1;
+            taken.by_address.insert(address, of_address + 1);
             taken.next += 1;
             (taken.next, Arc::<Notify>::default())
         };
@@ -186,16 +193,26 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_has_no_more_places_than_it_may() {
-        let (places, activity) = (Places::new(4, 2), Activity::new());
-        let (one, _two) = (take(&places, 1, &activity), take(&places, 1, &activity));
-        assert!(matches!(poll(places.take(address(1), &activity)), Poll::Ready(None)));
-        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        assert!(matches!(poll(places.take(mapped, &activity)), Poll::Ready(None)), "however it is written");
-        let (_three, _four) = (take(&places, 2, &activity), take(&places, 2, &activity));
-        drop(one);
-        let _five = take(&places, 1, &activity);
-        assert!(poll(places.take(address(3), &activity)).is_pending());
-        assert_eq!(places.taken().by_address.len(), 2, "who left while it waited is not counted");
+        let (places, activity) = (Places::new(64, 32), Activity::new());
+        let is_refused = |address| matches!(poll(places.take(address, &activity)), Poll::Ready(None));
+        let mut held: Vec<_> = (0..32).map(|_| take(&places, 1, &activity)).collect();
+        assert!(is_refused(address(1)));
+        assert!(is_refused("::ffff:10.0.0.1".parse().unwrap()), "however it is written");
+        for (last, may) in [(2, 16), (3, 8), (4, 4), (5, 4)] {
+            held.extend((0..may).map(|_| take(&places, last, &activity)));
+            assert!(is_refused(address(last)), "{last} has as many as are left, or a few");
+        }
+        assert!(poll(places.take(address(6), &activity)).is_pending(), "its first one waits");
+        assert_eq!(places.taken().by_address.len(), 5, "who left while it waited is not counted");
+        held.drain(..20);
+        drop(take(&places, 1, &activity));
+    }
+
+    #[tokio::test]
+    async fn without_a_bound_an_address_may_have_all_places() {
+        let (places, activity) = (Places::new(3, usize::MAX), Activity::new());
+        let _held = [(); 3].map(|()| take(&places, 1, &activity));
+        assert!(poll(places.take(address(1), &activity)).is_pending());
     }
 
     #[test]
@@ -211,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_that_never_asked_goes_first_and_none_with_a_request() {
-        let places = Places::new(3, 3);
+        let places = Places::new(3, usize::MAX);
         let [busy, silent, younger] = [(); 3].map(|()| Activity::new());
         let _request = busy.begin();
         let (busy, silent, younger) = (take(&places, 1, &busy), take(&places, 1, &silent), take(&places, 1, &younger));

@@ -66,7 +66,7 @@ fn a_server_that_may_not_have_as_many_says_so() {
     let server = Server::start_by(FEW, data.path());
     server.push("sums", &BundleFolder::summing());
     // More than it takes at once: the others wait, and are served when there is room.
-    let idle: Vec<_> = (2..=5).map(|last| connect_from(&server, [127, 0, 0, last], 90)).collect();
+    let idle: Vec<_> = (2..=8).map(|last| connect_from(&server, [127, 0, 0, last], 50)).collect();
     let said = RefCell::new(Vec::new());
     let count = |words: &str| {
         said.borrow_mut().extend(server.said());

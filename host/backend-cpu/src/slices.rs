@@ -53,7 +53,7 @@ pub(crate) fn guests() -> usize {
     GUESTS.get()
 }
 
-/// Whether this thread runs in slices and is to cut: then what takes long is done in parts, with a [`point`] behind each.
+/// Whether this thread runs in slices and cuts long work into parts, with a [`point`] behind each.
 pub(crate) fn is_sliced() -> bool {
     are_taken() && IS_CUT.get()
 }

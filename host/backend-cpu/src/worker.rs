@@ -365,7 +365,7 @@ impl Backend for CpuWorker {
         let givers: Vec<_> = gone.iter().map(|loaded| &loaded.plan).filter(|plan| plan.only_token.is_some()).cloned().collect();
         let parts = || self.cells.iter().flatten().filter_map(|loaded| loaded.plan.parts());
         let tables: Vec<_> = if givers.is_empty() { Vec::new() } else { parts().flat_map(|parts| parts.forget(&givers)).collect() };
-        // What is timed may be one of them.
+        // The cell that is being timed may be among them.
         let timing = self.timing.take_if(|runner| runner.is_paused());
         Box::new((timing, gone, kept, tables, self.frame.shrink(), self.ahead.shrink()))
     }

@@ -1,7 +1,9 @@
 //! Tasks that run in slices ([`crate::slices`]): each on a thread with a team and a frame of its own.
 //!
-//! Such a thread computes as this worker does, and only while this worker waits for it. It is given the lanes of its task's rows and their cells as they are
-//! when the task begins. It keeps its memory while the task is paused. The scheduler has two such tasks of a worker at most. One thread more times batches.
+//! Such a thread computes as this worker does, and only while this worker waits for it. It is given
+//! the lanes of its task's rows and their cells as they are when the task begins. It keeps its memory
+//! while the task is paused. The scheduler has at most two such tasks of a worker. A further thread
+//! times batches.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -118,13 +120,14 @@ impl CpuWorker {
         runner.after(is_done, seq, slice, completed)
     }
 
-    /// Runs a slice of a batch that is timed, all of it if there is no thread to be had; what it took, once it is done.
+    /// Runs a slice of a batch that is timed. Without a thread for slices it runs the whole batch.
+    /// Returns the measured time once the batch is done.
     pub(super) fn time_in_slices(&mut self, index: CellTypeId, batch: TimedBatch) -> Result<Option<Duration>, DeviceLost> {
         if self.cells.get(index.index()).is_none_or(Option::is_none) {
             return Err(self.not_there(index));
         }
         let slice = Slice { time: batch.slice, guests: self.team.guests(), is_cut: batch.is_long };
-        // What nobody goes on with ends where it is.
+        // A paused measurement that is not continued is abandoned.
         let there = self.timing.take().filter(|runner| batch.goes_on || runner.paused.is_none());
         let Some(mut runner) = there.or_else(|| Runner::new(self)) else {
             return denormals::as_zeros(|| self.timed(index, batch.rows)).map(Some);

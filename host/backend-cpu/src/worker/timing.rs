@@ -6,8 +6,8 @@
 //! on zeros, so a screened projection, whose rows then need no closer look, is timed somewhat too
 //! short.
 //!
-//! What other threads had of the processor meanwhile does not count, nor do pauses ([`Watch`]): a
-//! load times its cells in slices, between which the worker takes tasks ([`super::sliced`]).
+//! The processor time of other threads does not count, nor do pauses ([`Watch`]). A load times its
+//! cells in slices, and the worker takes tasks between them ([`super::sliced`]).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -71,8 +71,9 @@ impl CpuWorker {
     }
 }
 
-/// How long something takes on the calling thread alone, without the pauses between slices: by its processor time, if that is less than what passed. While the thread looks out for its
-/// helpers it counts as at work, so it is only a helper without a processor that still adds to a time.
+/// Times work on the calling thread, without the pauses between slices. It counts the thread's
+/// processor time if that is less than the elapsed time. A thread that polls for its helpers counts as
+/// at work, so only a helper without a processor still adds to a time.
 pub(super) struct Watch {
     began: Instant,
     paused: Duration,
@@ -84,7 +85,7 @@ impl Watch {
         Self { paused: slices::paused(), worked: worked(), began: Instant::now() }
     }
 
-    /// What passed, without pauses.
+    /// The elapsed time, without pauses.
     fn passed(&self) -> Duration {
         self.began.elapsed().saturating_sub(slices::paused().saturating_sub(self.paused))
     }

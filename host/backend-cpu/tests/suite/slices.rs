@@ -130,7 +130,7 @@ fn long_steps_are_cut() {
     assert!(sliced == whole);
 }
 
-/// Products of which only the best, the softmax or its best are wanted.
+/// Products that are read by `ArgMax`, by `Softmax`, or by both.
 #[test]
 fn long_projections_are_cut() {
     const COLUMNS: usize = 20_000;

@@ -143,21 +143,27 @@ fn a_key_that_others_could_read_or_that_is_damaged_is_replaced() {
     }
 }
 
+/// Compiles so many different plugins of a tenant, with a cache of so many bytes.
+fn compile_different(folder: &Path, cache_bytes_max: u64, (tenant, count): (&str, u32)) {
+    let options = RuntimeOptions {
+        cache_dir: Some(folder.to_owned()),
+        cache_bytes_max,
+        instances_max: 4,
+        ..RuntimeOptions::new(Compiler::InProcess)
+    };
+    let runtime = Runtime::new(options).unwrap();
+    for number in 0..count {
+        runtime.compile(tenant, "testee", &Guest::unfolding(format!("(i32.const {})", 1024 + number * 4)).wasm()).unwrap();
+    }
+}
+
 #[test]
 fn the_oldest_code_makes_room() {
     let folder = tempfile::tempdir().unwrap();
     compile(folder.path());
     let oldest = only_code_file(folder.path());
     let bytes = fs::metadata(&oldest).unwrap().len();
-    let options = RuntimeOptions {
-        cache_dir: Some(folder.path().to_owned()),
-        cache_bytes_max: bytes * 2,
-        ..RuntimeOptions::new(Compiler::InProcess)
-    };
-    let runtime = Runtime::new(RuntimeOptions { instances_max: 4, ..options }).unwrap();
-    for number in 0..3 {
-        runtime.compile("acme", "testee", &Guest::unfolding(format!("(i32.const {})", 1024 + number * 4)).wasm()).unwrap();
-    }
+    compile_different(folder.path(), bytes * 2, ("acme", 3));
     assert!(!oldest.exists());
     assert!((1..=2).contains(&code_files(folder.path()).len()));
 }
@@ -169,16 +175,7 @@ fn the_tenant_that_has_most_makes_room() {
     compile(folder.path());
     let oldest = only_code_file(folder.path());
     let bytes = fs::metadata(&oldest).unwrap().len();
-    let options = RuntimeOptions {
-        cache_dir: Some(folder.path().to_owned()),
-        cache_bytes_max: bytes * 4,
-        instances_max: 4,
-        ..RuntimeOptions::new(Compiler::InProcess)
-    };
-    let runtime = Runtime::new(options).unwrap();
-    for number in 0..8 {
-        runtime.compile("globex", "testee", &Guest::unfolding(format!("(i32.const {})", 1024 + number * 4)).wasm()).unwrap();
-    }
+    compile_different(folder.path(), bytes * 4, ("globex", 8));
     assert!(oldest.exists());
     assert!((2..=5).contains(&code_files(folder.path()).len()));
 }

@@ -175,14 +175,7 @@ impl Server {
     /// If there is no such figure.
     #[must_use]
     pub fn figure(&self, name: &str, label: &str) -> f64 {
-        let page = self.get("/metrics").text();
-        let samples = page.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
-        let mut values = samples.filter(|line| line.contains(label)).map(|line| {
-            let value = line.rsplit(' ').next().unwrap_or_default();
-            value.parse::<f64>().unwrap_or_else(|_| panic!("no number in `{line}`"))
-        });
-        let first = values.next().unwrap_or_else(|| panic!("no figure `{name}` with `{label}` in:\n{page}"));
-        first + values.sum::<f64>()
+        figure(&self.get("/metrics").text(), name, label)
     }
 
     /// Waits until something is so.
@@ -351,4 +344,15 @@ fn chunk(from: &mut impl BufRead, body: &mut Vec<u8>) -> io::Result<bool> {
     }
     line(from)?;
     Ok(size > 0)
+}
+
+/// The sum of a figure of a page of metrics over all its labels that contain `label`.
+pub(crate) fn figure(page: &str, name: &str, label: &str) -> f64 {
+    let samples = page.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
+    let mut values = samples.filter(|line| line.contains(label)).map(|line| {
+        let value = line.rsplit(' ').next().unwrap_or_default();
+        value.parse::<f64>().unwrap_or_else(|_| panic!("no number in `{line}`"))
+    });
+    let first = values.next().unwrap_or_else(|| panic!("no figure `{name}` with `{label}` in:\n{page}"));
+    first + values.sum::<f64>()
 }

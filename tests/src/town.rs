@@ -15,7 +15,7 @@ use crate::archives::Tar;
 use crate::bundle_folder::BundleFolder;
 use crate::neighbours::SetOnDrop;
 use crate::platform::summing;
-use crate::server::{Answer, PATIENCE, Server, is_sum, sum};
+use crate::server::{Answer, PATIENCE, Server, figure, is_sum, sum};
 
 /// How often the neighbour asks: 20 times a second.
 const EVERY: Duration = Duration::from_millis(50);
@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_millis(50);
 const TASK_MAX: Duration = Duration::from_millis(50);
 /// By which a change of the neighbour's model may take longer beside an attack.
 const LONGER_MAX: Duration = Duration::from_secs(2);
-/// MiB by which the server may grow beside one.
+/// MiB by which the server may grow beside one, if not told otherwise.
 const GROWTH_MAX: usize = 1024;
 
 /// A server with an operator's key, and two tenants with keys.
@@ -36,6 +36,8 @@ pub struct Town {
     pub neighbour: String,
     /// The attacker's key.
     pub attacker: String,
+    /// MiB by which the server may grow beside an attack.
+    pub growth_max: usize,
     /// Uploads of the neighbour's second model.
     uploads: AtomicU32,
 }
@@ -82,7 +84,7 @@ impl Town {
             assert_eq!(made.status, 201, "{}", made.text());
             key(&operator, name, &["infer", "upload", "admin"])
         });
-        let town = Self { server, operator, neighbour, attacker, uploads: AtomicU32::new(0) };
+        let town = Self { server, operator, neighbour, attacker, growth_max: GROWTH_MAX, uploads: AtomicU32::new(0) };
         for (model, bundle) in [("sums", BundleFolder::summing()), ("changed", summing(-1.0))] {
             let uploaded = town.upload(&town.neighbour, model, &bundle);
             assert_eq!(uploaded.status, 201, "{}", uploaded.text());
@@ -171,6 +173,16 @@ impl Town {
         steps.map(timed).to_vec()
     }
 
+    /// Memory that its devices have for requests, in MiB.
+    ///
+    /// # Panics
+    /// If it does not say.
+    #[must_use]
+    pub fn device_memory(&self) -> usize {
+        let page = self.send(&self.operator, "GET", "/metrics", b"").text();
+        figure(&page, "cellwright_slots", "") as usize * 64 >> 20
+    }
+
     /// Memory that the server has taken, in MiB.
     ///
     /// # Panics
@@ -208,7 +220,7 @@ impl Town {
                 fared
             });
             let grown = self.resident().saturating_sub(before);
-            assert!(grown < GROWTH_MAX, "{grown} MiB");
+            assert!(grown < self.growth_max, "{grown} MiB");
             let late = changes.iter().zip(&changes_alone).find(|((_, beside), (_, alone))| *beside > *alone + LONGER_MAX);
             let failed_max = requests / 1000;
             if fared.failures.len() <= failed_max && fared.quantile(fraction) <= bound && late.is_none() {

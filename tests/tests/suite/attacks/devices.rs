@@ -68,7 +68,9 @@ fn denormal_steps(form: Form) {
 }
 
 fn held_memory((requests, fraction): Form) {
-    let town = town();
+    let mut town = town();
+    // A device's memory is the process's once it has been used.
+    town.growth_max += town.device_memory();
     let ask = |rows: usize| request("POST", "/v2/models/heavy/infer", &[("authorization", &town.attacker)], &asking("hold", rows));
     town.endures(requests, fraction, |over| {
         // From 2 GiB down to 256 KiB, so that what one leaves another takes.

@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// Requests that no longer wait claim nothing, nor do those whose tenants may no longer have as
-    /// much, because others have come.
+    /// much, because others have come, nor those that need more now, because others have gone.
     fn drop_stale_claims(&mut self, class: NumericClass) {
         for at in 0..self.domains.len() {
             let home = self.domains[at].as_ref().filter(|home| home.class == class);
@@ -147,7 +147,14 @@ impl Core {
             let request = self.request(id);
             let may_have = || self.classes[class.index()].queues.parts().available(self.model(request.model).tenant.number());
             let slots = home.map_or(0, |home| home.arena.claimed_slots());
-            let waits = request.order == order && request.phase == Phase::Waiting && u64::from(slots) <= may_have();
+            let needs = || {
+                let growth = request.pending().0?;
+                Some(self.room_of(request.model, self.slots_to_reserve(id, growth))?.1)
+            };
+            let waits = request.order == order
+                && request.phase == Phase::Waiting
+                && u64::from(slots) <= may_have()
+                && needs().is_some_and(|room| room <= slots);
             if !waits && let Some(home) = self.domains[at].as_mut() {
                 home.arena.drop_claim();
             }

@@ -160,9 +160,11 @@ impl Arena {
         self.claim.as_ref().map_or(0, |claim| claim.slots)
     }
 
-    /// `need` slots of what the request claimed, once all of that is free.
+    /// `need` slots of what the request claimed, once all of that is free. It may need more than it
+    /// claimed, because tenants have come or gone.
     pub(crate) fn take_claimed(&mut self, claimant: Claimant, need: u32) -> Option<u32> {
-        let claim = self.claim.take_if(|claim| claim.claimant == claimant && claim.missing == 0)?;
+        let is_free = |claim: &mut Claim| claim.claimant == claimant && claim.missing == 0 && need <= claim.slots;
+        let claim = self.claim.take_if(is_free)?;
         self.merge(claim.start + need, claim.slots - need);
         self.free -= need;
         Some(claim.start)
@@ -394,6 +396,7 @@ mod tests {
             arena.free(*start, 4);
         }
         assert_eq!(arena.take_claimed((RequestId(1), 2), 20), None, "another request of that id");
+        assert_eq!(arena.take_claimed(claimant, 33), None, "more than was claimed");
         assert_eq!(arena.take_claimed(claimant, 20), Some(0));
         assert_eq!((arena.free_slots(), arena.allocate(8)), (12, Some(24)), "the rest is anybody's");
     }

@@ -127,8 +127,8 @@ impl Random {
         let types: Vec<CellTypeId> = view.types().iter().map(|known| known.cell_type).filter(ready).collect();
         let cell_type = if types.is_empty() || self.dice.once_in(8) { CellTypeId(self.id()) } else { *self.dice.pick(&types) };
         match self.dice.below(8) {
-            // A known type without ready nodes is no fault: the others would wait for nothing.
-            0..=2 if types.is_empty() || types.contains(&cell_type) => Pick::Oldest { cell_type, own: false },
+            // A known type of which nothing is ready is no fault: the others would wait for nothing.
+            0..=2 if types.contains(&cell_type) => Pick::Oldest { cell_type, own: false },
             0..=2 => Pick::Oldest { cell_type: CellTypeId(u32::MAX), own: false },
             3 | 4 => Pick::Run(cell_type, self.rows(view, worker, cell_type)),
             5 => Pick::Take(self.requests()),

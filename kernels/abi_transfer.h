@@ -9,6 +9,9 @@
 // No place, no word, no delivery.
 #define NOWHERE 0xffffffffu
 
+// An address with this bit is that of a row in pieces: of a list that says how many they are, and where each is (0: zeros). All have as many bytes.
+#define PIECES_BIT 63u
+
 // What becomes of a row, as its RowStatus says it.
 #define ROW_SKIPPED 0u  // its chain ended before: it was computed on zeros and left nothing
 #define ROW_RAN 1u
@@ -65,7 +68,7 @@ typedef struct RowStatus {
 typedef struct BatchHead {
     uint32_t rows;
     uint32_t padding;
-    uint64_t addresses;   // uint64_t[rows][port_count]; 0: zeros
+    uint64_t addresses;   // uint64_t[rows][port_count]; 0: zeros; with PIECES_BIT: uint64_t[1 + pieces]
     uint64_t entries;     // RowEntry[rows]
     uint64_t executed;    // uint32_t, by word
     uint64_t deliveries;  // uint32_t[rows][outlet_count]: offset from `delivered`, or NOWHERE; 0: nothing is delivered

@@ -30,7 +30,16 @@ extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__
     const uint64_t* const addresses = reinterpret_cast<const uint64_t*>(head.addresses) + row * a.port_count;
     for (uint32_t port = 0; port < a.port_count; port++) {
         const uint64_t from = live ? addresses[port] : 0;
-        copy_row(frame + ports[port].place, reinterpret_cast<const uint8_t*>(from), ports[port].bytes);
+        uint8_t* const to = frame + ports[port].place;
+        if (!(from >> PIECES_BIT)) {
+            copy_row(to, reinterpret_cast<const uint8_t*>(from), ports[port].bytes);
+            continue;
+        }
+        const uint64_t* const pieces = reinterpret_cast<const uint64_t*>(from ^ 1ull << PIECES_BIT);
+        const uint32_t count = static_cast<uint32_t>(pieces[0]), bytes = ports[port].bytes / count;
+        for (uint32_t piece = 0; piece < count; piece++) {
+            copy_row(to + piece * bytes, reinterpret_cast<const uint8_t*>(pieces[1 + piece]), bytes);
+        }
     }
 }
 KERNEL(gather, GatherArguments)

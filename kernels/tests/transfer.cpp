@@ -94,6 +94,29 @@ void rows_are_filled_or_zeros() {
     }
 }
 
+void rows_in_pieces_lie_one_behind_the_other() {
+    for (uint32_t count : {1u, 4u}) {
+        Batch b(5);
+        Memory<uint64_t> pieces(b.rows * 5);
+        const uint32_t port = 1, bytes = BYTES[port] / count;
+        CHECK(bytes * count == BYTES[port]);
+        for (uint32_t r = 0; r < b.rows; ++r) {
+            pieces[r * 5] = count;
+            for (uint32_t i = 0; i < count; ++i) pieces[r * 5 + 1 + i] = (r + i) % 4 == 3 ? 0 : b.sources.address() + (r * 29 + i * 17) % 256;
+            b.addresses[r * 3 + port] = (pieces.address() + r * 5 * sizeof(uint64_t)) | 1ull << PIECES_BIT;
+        }
+        b.executed[2] = 0;
+        b.gather();
+        for (uint32_t r = 0; r < b.rows; ++r) {
+            for (uint32_t at = 0; at < BYTES[port]; ++at) {
+                const uint64_t from = r % 3 == 2 ? 0 : pieces[r * 5 + 1 + at / bytes];
+                const uint8_t expected = from ? reinterpret_cast<const uint8_t*>(from)[at % bytes] : 0;
+                CHECK(b.frame[r * STRIDE + PLACES[port] + at] == expected);
+            }
+        }
+    }
+}
+
 void live_rows_leave_everything_and_others_nothing() {
     Batch b(9);
     b.gather();
@@ -208,6 +231,7 @@ int main() {
     for (const bool on_device : {false, true}) {
         is_on_device = on_device;
         RUN(rows_are_filled_or_zeros);
+    RUN(rows_in_pieces_lie_one_behind_the_other);
         RUN(live_rows_leave_everything_and_others_nothing);
         RUN(a_place_is_left_to_the_last_step_that_runs);
         RUN(rows_without_words_are_live);

@@ -7,6 +7,9 @@ use tempfile::TempDir;
 /// The component built from `tests/plugins/hostile`.
 pub const HOSTILE: &[u8] = include_bytes!("../plugins/prebuilt/hostile.wasm");
 
+/// The component built from `tests/plugins/convolution`.
+const CONVOLUTION: &[u8] = include_bytes!("../plugins/prebuilt/convolution.wasm");
+
 /// Hidden size of [`BundleFolder::recurrent`].
 pub const HIDDEN: usize = 3;
 /// Vocabulary of [`BundleFolder::recurrent`].
@@ -58,6 +61,22 @@ impl BundleFolder {
         let bundle = Self::chain("input = \"x\"\nfeatures = 4");
         bundle.edit("model.toml", "[parameters]", "ignore = [\"embedding.\"]\n\n[parameters]");
         bundle.write("samples.jsonl", br#"{"id":"one","inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[0,1,2,3]}]}"#);
+        bundle
+    }
+
+    /// The model of `tests/plugins/convolution`, with those weights: `y` `[m, outputs]` of `audio` `[n]`.
+    #[must_use]
+    pub fn convolution(parameters: &str, weights: &[(&str, &[usize], &[f32])]) -> Self {
+        let bundle = Self { folder: TempDir::new().expect("a temporary folder") };
+        let manifest = format!(
+            "name = \"convolution\"\nplugin = \"plugin.wasm\"\nweights = \"weights.safetensors\"\n\n[parameters]\n{parameters}\n\n[samples]\nrequests = \"samples.jsonl\"\n"
+        );
+        bundle.write("model.toml", manifest.as_bytes());
+        bundle.write("plugin.wasm", CONVOLUTION);
+        let data = ["0.5"; 24].join(",");
+        let sample = format!(r#"{{"id":"one","inputs":[{{"name":"audio","datatype":"FP32","shape":[24],"data":[{data}]}}]}}"#);
+        bundle.write("samples.jsonl", sample.as_bytes());
+        bundle.weights(weights);
         bundle
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cellwright_backend::RowError;
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::graph::Affine;
-use cellwright_cell_graph::unfolded::{Delivery, Source, UnfoldedChain};
+use cellwright_cell_graph::unfolded::{Delivery, Run, RunOf, Source, UnfoldedChain};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell, UnfoldedGrowth};
 use cellwright_conformance::reference::{Elements, evaluate};
 
@@ -168,6 +168,22 @@ impl Scope<'_> {
                 let bytes = tensor.data.len() / rows;
                 Ok(Elements::from_bytes(datatype, &tensor.data[number as usize * bytes..][..bytes]))
             }
+            Source::Frames { tensor, at } => {
+                let (tensor, size) = (&self.tensors[(tensor - self.first_tensor) as usize], datatype.size().expect("rows of a fixed size"));
+                let bytes = (0..elements as i64).flat_map(|element| {
+                    let from =
+                        usize::try_from(self.line(*at) + element).ok().and_then(|from| tensor.data.get(from * size..(from + 1) * size));
+                    from.map_or_else(|| vec![0; size], <[u8]>::to_vec)
+                });
+                Ok(Elements::from_bytes(datatype, &bytes.collect::<Vec<u8>>()))
+            }
+            Source::Window(runs) => {
+                let rows: u32 = runs.iter().map(|run| run.count).sum();
+                let size = elements / rows as usize * datatype.size().expect("rows of a fixed size");
+                let rows = runs.iter().flat_map(|run| (0..run.count).map(move |row| (run, row)));
+                let bytes = rows.flat_map(|(run, row)| self.row(run, row, datatype).unwrap_or_else(|| vec![0; size]));
+                Ok(Elements::from_bytes(datatype, &bytes.collect::<Vec<u8>>()))
+            }
             Source::Steps { chain, stage, output, at } => {
                 let executed = self.executed(*chain);
                 let number = if at.from_end { executed as i64 - 1 - self.line(*at) } else { self.line(*at) };
@@ -186,8 +202,26 @@ impl Scope<'_> {
         }
     }
 
+    /// A row of a run, if it is not beyond either end.
+    fn row(&self, run: &Run, row: u32, datatype: Datatype) -> Option<Vec<u8>> {
+        let number = |rows: usize| {
+            let first = if run.at.from_end { rows as i64 - 1 - self.line(run.at) } else { self.line(run.at) };
+            usize::try_from(first + i64::from(run.every) * i64::from(row)).ok().filter(|number| *number < rows)
+        };
+        match run.of {
+            RunOf::Tensor(tensor) => {
+                let tensor = &self.tensors[(tensor - self.first_tensor) as usize];
+                let bytes = tensor.data.len() / tensor.shape[0];
+                number(tensor.shape[0]).map(|number| tensor.data[number * bytes..][..bytes].to_vec())
+            }
+            RunOf::Chain { chain, stage, output } => {
+                number(self.executed(chain)).map(|step| self.node(chain, stage, output, step).to_bytes(datatype))
+            }
+        }
+    }
+
     fn line(&self, at: Affine) -> i64 {
-        i64::from(at.first) + i64::from(self.step) * i64::from(at.stride)
+        at.first + i64::from(self.step) * i64::from(at.stride)
     }
 
     /// Steps of a chain that are computed: all that it executes, or those before this one.

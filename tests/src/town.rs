@@ -180,7 +180,7 @@ impl Town {
     #[must_use]
     pub fn device_memory(&self) -> usize {
         let page = self.send(&self.operator, "GET", "/metrics", b"").text();
-        figure(&page, "cellwright_slots", "") as usize * 64 >> 20
+        (figure(&page, "cellwright_slots", "") as usize * 64) >> 20
     }
 
     /// Memory that the server has taken, in MiB.

@@ -130,6 +130,28 @@ def treelstm() -> None:
     save("treelstm", about, weights, inputs, {"h": h, "c": c, "h_root": h[-1], "c_root": c[-1]}, tree={"tokens": tokens, "children": children})
 
 
+def convolution() -> None:
+    """A temporal convolution network: a filter bank over audio, a causal layer, a dilated one with a way around it, one that looks ahead."""
+    frame, causal = nn.Conv1d(1, FEATURES, 16, stride=8), nn.Conv1d(FEATURES, HIDDEN, 3)
+    dilated, ahead = nn.Conv1d(HIDDEN, HIDDEN, 3, dilation=2), nn.Conv1d(HIDDEN, 4, 4, stride=2, padding=1)
+    modules = {name: randomize(module) for name, module in {"frame": frame, "causal": causal, "dilated": dilated, "ahead": ahead}.items()}
+    inputs, outputs = {}, {}
+    for elements in [24, 61, 200, 333]:
+        audio = drawn(elements)
+        h = causal(nn.functional.pad(frame(audio[None, None]), (2, 0))).relu()
+        h = dilated(nn.functional.pad(h, (4, 0))).relu() + h
+        inputs[f"audio{elements}"], outputs[f"y{elements}"] = audio, ahead(h)[0].T
+    about = (
+        "nn.Conv1d: frames of 16 every 8 elements; kernel 3, causal, relu; the same with dilation 2, and its input added; kernel 4, stride 2, padding 1. "
+        "Weights as a window sees rows: [out, kernel, in], flat. y of every other step for signals of several lengths"
+    )
+    weights = {}
+    for name, module in modules.items():
+        weights[f"{name}.weight"] = module.weight.permute(0, 2, 1).flatten(1)
+        weights[f"{name}.bias"] = module.bias
+    save("convolution", about, weights.items(), inputs, outputs)
+
+
 def embedding_projection() -> None:
     vocabulary, classes = 11, 9
     emb, out = randomize(nn.Embedding(vocabulary, FEATURES)), randomize(nn.Linear(FEATURES, classes))
@@ -144,7 +166,7 @@ def embedding_projection() -> None:
 
 
 def main() -> None:
-    for family in (lstm, gru, lambda: rnn("rnn", "tanh"), lambda: rnn("rnn_relu", "relu"), stacked_bilstm, treelstm, embedding_projection):
+    for family in (lstm, gru, lambda: rnn("rnn", "tanh"), lambda: rnn("rnn_relu", "relu"), stacked_bilstm, treelstm, convolution, embedding_projection):
         torch.manual_seed(SEED)
         family()
 

@@ -3,8 +3,8 @@
 //! A graph that names what does not exist is the plugin author's mistake and panics, with a sentence that reaches the uploader.
 
 use crate::abi::cellwright::plugin::types::{
-    Affine, Chain, Continuation, Extent, Feedback, FeedbackMode, Gathered, Growth, Node, Nodes, OutputRef, Pace, Reaction, ResponseTensor,
-    Sibling, Source, Stage, Steps, Tensor,
+    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, Node, Nodes, OutputRef, Pace, Reaction, ResponseTensor, Sibling,
+    Source, Stage, Steps, Tensor,
 };
 use crate::cell::Cell;
 
@@ -22,13 +22,13 @@ impl Affine {
     #[must_use]
     pub const fn backward(count: u32) -> Self {
         assert!(count > 0, "a chain has at least one step");
-        Self { first: count - 1, stride: -1, from_end: false }
+        Self { first: count as i64 - 1, stride: -1, from_end: false }
     }
 
     /// `step` at every step.
     #[must_use]
     pub const fn always(step: u32) -> Self {
-        Self { first: step, stride: 0, from_end: false }
+        Self { first: step as i64, stride: 0, from_end: false }
     }
 }
 
@@ -202,7 +202,7 @@ impl<'g, 'c> ChainBuilder<'g, 'c> {
     pub fn stage(mut self, cell: &'c Cell) -> Self {
         self.end_stage();
         let stage = number(self.cells.len());
-        let own = cell.loops.iter().map(|&(output, input)| Feedback { stage, output, to_stage: stage, input, mode: FeedbackMode::Replace });
+        let own = cell.loops.iter().map(|&(output, input)| Feedback { stage, output, to_stage: stage, input });
         self.chain.feedback.extend(own);
         self.sources.extend(cell.inputs.iter().map(|(_, state)| state.then_some(Source::Zeros)));
         self.cells.push(cell);
@@ -244,7 +244,7 @@ impl<'g, 'c> ChainBuilder<'g, 'c> {
     /// There is no such stage, output or input, or the input is no state.
     pub fn feedback(mut self, (stage, output): (u32, &str), (to_stage, input): (u32, &str)) -> Self {
         let (output, input) = (self.output_of(stage, output), self.cells[to_stage as usize].state(input));
-        self.chain.feedback.push(Feedback { stage, output, to_stage, input, mode: FeedbackMode::Replace });
+        self.chain.feedback.push(Feedback { stage, output, to_stage, input });
         self
     }
 

@@ -25,6 +25,7 @@ mod request;
 mod tensor;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
+mod window;
 
 pub use bundle::{Bundle, BundleWeights};
 pub use cell::{Cell, CellBuilder, Recurrence, RecurrentWeights, Value};
@@ -33,6 +34,7 @@ pub use model::ModelBuilder;
 pub use parameters::Parameters;
 pub use plugin::Plugin;
 pub use request::{Incoming, Input, Request, Sequence};
+pub use window::{Frames, Window};
 
 /// The ABI's own types; `Value` there is a parameter's value.
 pub mod types {

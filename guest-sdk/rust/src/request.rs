@@ -4,7 +4,8 @@
 
 use std::cell::OnceCell;
 
-use crate::abi::cellwright::plugin::types::{Affine, Datatype, Parameter, Refusal, Rows, Source, TensorSpec};
+use crate::abi::cellwright::plugin::types::{Affine, Datatype, Parameter, Refusal, Rows, Source, SpanOf, TensorSpec};
+use crate::window::{Frames, Window};
 
 /// Where a request's structure and contents come from: the host, or a test.
 pub trait Incoming {
@@ -127,6 +128,30 @@ impl Input<'_> {
         }
     }
 
+    /// A signal `[N]` of that type, in at most `max` frames of `width` elements, each `hop` behind the one before. What is left at its end and
+    /// fills no frame is dropped.
+    ///
+    /// # Errors
+    /// It has another type or shape, no frame, or too many.
+    ///
+    /// # Panics
+    /// The hop is 0.
+    pub fn frames(&self, datatype: Datatype, (width, hop): (u32, u32), max: u32) -> Result<Frames, Refusal> {
+        assert!(hop > 0, "frames are at least one element apart");
+        let [elements] = self.spec.shape[..] else { return Err(self.wrong(datatype, &[-1])) };
+        if self.spec.datatype != datatype {
+            return Err(self.wrong(datatype, &[-1]));
+        }
+        let count = match elements - i64::from(width) {
+            behind if behind < 0 => return Err(self.refusal(format!("has {elements} elements, and a frame takes {width}"))),
+            behind => behind / i64::from(hop) + 1,
+        };
+        match u32::try_from(count) {
+            Ok(count) if count <= max => Ok(Frames { tensor: self.tensor, hop, count }),
+            _ => Err(self.refusal(format!("has {count} frames, and this model takes at most {max}"))),
+        }
+    }
+
     /// The elements of an INT64 tensor.
     ///
     /// # Errors
@@ -206,6 +231,11 @@ impl Sequence {
     #[must_use]
     pub const fn backward(self) -> Source {
         Source::Rows(Rows { tensor: self.tensor, at: Affine::backward(self.count) })
+    }
+
+    /// Step t sees so many rows of it, the last of which is row t.
+    pub const fn window(self, count: u32) -> Window {
+        Window::new(SpanOf::Tensor(self.tensor), count)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use cellwright_guest::Cell;
 use cellwright_guest::prelude::*;
-use cellwright_guest::types::{Continuation, Extent, Feedback, FeedbackMode, Pace, Port, Sibling, Steps};
+use cellwright_guest::testing::{TestRequest, Weights, evaluate};
+use cellwright_guest::types::{Continuation, Extent, Feedback, Pace, Port, Rows, Sibling, SpanOf, Steps};
 
 /// A counter: its state is its number.
 fn counter(model: &mut ModelBuilder, name: &str) -> Cell {
@@ -53,6 +54,69 @@ fn whole_cells_have_the_ports_and_weights_that_their_layers_have() {
 }
 
 #[test]
+fn a_window_begins_where_a_convolution_of_pytorch_does() {
+    let of = OutputRef { chain: 3, stage: 1, output: 2 };
+    let line = |window: cellwright_guest::Window| {
+        let Source::Many(spans) = window.source() else { panic!("spans") };
+        let [span] = spans[..] else { panic!("one span") };
+        assert_eq!((span.of, span.count, span.at.from_end), (SpanOf::Chain(of), Some(3), false));
+        (span.at.first, span.at.stride, span.every)
+    };
+    assert_eq!(line(of.window(3)), (-2, 1, 1), "it ends with the step's own row");
+    assert_eq!(line(of.window(3).every(4)), (-8, 1, 4));
+    assert_eq!(line(of.window(3).every(2).stride(5).before(1)), (-1, 5, 2));
+    assert_eq!(line(of.window(3).before(0)), (0, 1, 1));
+}
+
+#[test]
+fn a_signal_has_the_frames_that_fit() {
+    let request = TestRequest::new().floats("audio", &[61], &[0.5; 61]).ints("tokens", &[2], &[1, 2]).floats("rows", &[2, 2], &[0.0; 4]);
+    let request = Request::new(&request);
+    let frames = |name: &str, width, hop, max| request.input(name)?.frames(Fp32, (width, hop), max);
+    let one = frames("audio", 16, 8, 100).unwrap();
+    assert_eq!((one.tensor, one.count), (0, 6));
+    let at = |first| Affine { first, stride: 8, from_end: false };
+    assert_eq!(one.forward(), Source::Frames(Rows { tensor: 0, at: at(0) }));
+    assert_eq!(one.before(5), Source::Frames(Rows { tensor: 0, at: at(-5) }));
+    assert_eq!(frames("audio", 61, 100, 1).unwrap().count, 1);
+    let refusal = |name, width, hop, max| frames(name, width, hop, max).unwrap_err();
+    let invalid = |sentence: &str| Refusal::InvalidInput(sentence.into());
+    assert_eq!(refusal("audio", 62, 8, 9), invalid("input `audio` has 61 elements, and a frame takes 62"));
+    assert_eq!(refusal("audio", 16, 8, 5), invalid("input `audio` has 6 frames, and this model takes at most 5"));
+    assert_eq!(refusal("tokens", 1, 1, 5), invalid("input `tokens` must be FP32 [any], it is INT64 [2]"));
+    assert_eq!(refusal("rows", 1, 1, 5), invalid("input `rows` must be FP32 [any], it is FP32 [2, 2]"));
+}
+
+#[test]
+fn a_graph_with_windows_and_frames_is_computed() {
+    let mut model = ModelBuilder::new();
+    model.input("audio", Fp32, &[-1]).output("y", Fp32, &[-1, 2]);
+    let framed = model.cell("framed", |cell| {
+        let x = cell.input("x", Fp32, &[2]);
+        let y = cell.neg(x);
+        cell.output("y", y, Fp32, &[2]);
+    });
+    let summed = model.cell("summed", |cell| {
+        let (x, y) = (cell.input("x", Fp32, &[2, 2]), cell.input("y", Fp32, &[2, 2]));
+        let [x, y] = [x, y].map(|rows| cell.reshape(rows, &[4]));
+        let sum = cell.add(x, y);
+        let [one, other] = cell.split(sum, [2, 2]);
+        let y = cell.add(one, other);
+        cell.output("y", y, Fp32, &[2]);
+    });
+    let request = TestRequest::new().floats("audio", &[7], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+    let mut growth = GrowthBuilder::new();
+    let frames = Request::new(&request).input("audio").unwrap().frames(Fp32, (2, 2), 9).unwrap();
+    let x = growth.chain(frames.count).stage(&framed).input("x", frames.before(1)).add().output("y");
+    let both = growth.chain(3).stage(&summed).input("x", x.window(2).source()).input("y", x.window(2).before(0).source());
+    let y = both.add().output("y");
+    growth.output_all("y", y);
+    let evaluated = evaluate(&model.finish(), &growth.finish(), &request, &Weights::new());
+    // Frames are (0, 1), (2, 3), (4, 5) below zero: each step has its own twice, the one before it and the one after.
+    assert_eq!(evaluated.outputs["y"].values, [-2.0, -5.0, -8.0, -12.0, -10.0, -13.0]);
+}
+
+#[test]
 fn an_input_or_an_output_may_be_passed_on_under_another_name() {
     let mut model = ModelBuilder::new();
     model.cell("twice", |cell| {
@@ -82,7 +146,7 @@ fn stages_feedback_stop_like_and_continuations_are_said_as_meant() {
     let growth = growth.finish();
 
     let of = |chain, stage| OutputRef { chain, stage, output: 0 };
-    let replace = |stage, to_stage, input| Feedback { stage, output: 0, to_stage, input, mode: FeedbackMode::Replace };
+    let replace = |stage, to_stage, input| Feedback { stage, output: 0, to_stage, input };
     assert_eq!((loop_.number, follower.number), (5, 6));
     assert_eq!(growth.chains[0].stages[1].inputs, [Source::Zeros, Source::Sibling(Sibling { stage: 0, output: 0 })]);
     assert_eq!(growth.chains[0].feedback, [replace(0, 0, 0), replace(1, 1, 0), replace(1, 0, 1)]);

@@ -63,6 +63,8 @@ macro_rules! plain {
 pub(crate) const TENSOR_BOX: u32 = 64;
 /// As `NOWHERE` in `abi_transfer.h`.
 pub(crate) const NOWHERE: u32 = u32::MAX;
+/// The bit of `PIECES_BIT` there.
+pub(crate) const PIECES: u64 = 1 << 63;
 /// Most terms of a product.
 pub(crate) const PRODUCT_TERMS: usize = 8;
 /// Axes of a group's index space.

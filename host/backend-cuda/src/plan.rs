@@ -178,6 +178,8 @@ pub(crate) struct Plan {
     pub(crate) inputs: Vec<Port>,
     /// Of each input.
     pub(crate) datatypes: Vec<Datatype>,
+    /// Of each, how many pieces a row of it may be: the first extent, of two or more.
+    pub(crate) pieces: Vec<u32>,
     pub(crate) outlets: Vec<Outlet>,
     pub(crate) steps: Vec<Step>,
     pub(crate) recurrence: Option<Recurrence>,

@@ -3,7 +3,9 @@
 //! This is the one reading of [`Source`] that every backend shares. It owns no bytes and checks nothing again; a reference that the graph's
 //! checks would have refused reads as zeros.
 
-use cellwright_cell_graph::unfolded::{Retention, Source};
+use std::fmt;
+
+use cellwright_cell_graph::unfolded::{Retention, Run, RunOf, Source};
 use cellwright_cell_graph::{Tensor, graph::Affine};
 
 use crate::lane::{Lane, PlacedGrowth};
@@ -30,6 +32,51 @@ pub enum InputRef<'a> {
     Host(&'a [u8]),
     /// A number, to be stored in the port's (integer) datatype.
     Int(i64),
+    /// Bytes in host memory behind so many that are zero. What the port has behind them is zero, too.
+    Frame {
+        /// Zeros in front.
+        zeros: usize,
+        /// In the port's datatype.
+        bytes: &'a [u8],
+    },
+    /// Several rows, one behind the other.
+    Window(Window<'a>),
+}
+
+/// The rows of an input that sees several.
+#[derive(Clone, Copy)]
+pub struct Window<'a> {
+    growth: &'a PlacedGrowth,
+    runs: &'a [Run],
+    step: u32,
+}
+
+impl<'a> Window<'a> {
+    /// How many rows there are.
+    #[must_use]
+    pub fn count(self) -> usize {
+        self.runs.iter().map(|run| run.count as usize).sum()
+    }
+
+    /// Where each of them is: none is a window.
+    pub fn rows(self) -> impl Iterator<Item = InputRef<'a>> {
+        let Self { growth, runs, step } = self;
+        runs.iter().flat_map(move |run| (0..run.count).map(move |row| growth.run_row(run, step, row).unwrap_or(InputRef::Zeros)))
+    }
+}
+
+impl PartialEq for Window<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.rows().eq(other.rows())
+    }
+}
+
+impl Eq for Window<'_> {}
+
+impl fmt::Debug for Window<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.rows()).finish()
+    }
 }
 
 /// The node that gives an input.
@@ -89,6 +136,8 @@ impl Lane {
         let is_given = match &input.source {
             Source::Zeros | Source::Literal(_) | Source::Ints(_) | Source::Rows { .. } => true,
             Source::Index(at) => !at.from_end,
+            Source::Frames { .. } => true,
+            Source::Window(runs) => runs.iter().all(|run| matches!(run.of, RunOf::Tensor(_))),
             Source::Steps { .. } | Source::Last { .. } | Source::Nodes { .. } | Source::Sibling { .. } => false,
         };
         is_given && input.feedback.is_none()
@@ -112,6 +161,8 @@ impl PlacedGrowth {
             Source::Rows { tensor, at } => {
                 self.tensor(*tensor).and_then(|tensor| row(tensor, *at, step)).map(|bytes| Found::Else(InputRef::Host(bytes)))
             }
+            Source::Frames { tensor, at } => self.frame(*tensor, *at, step).map(Found::Else),
+            Source::Window(runs) => Some(Found::Else(InputRef::Window(Window { growth: self, runs, step }))),
             Source::Steps { chain, stage, output, at } => {
                 self.step_of(*chain, *at, step).map(|step| Found::Node(Node { chain: *chain, stage: *stage, output: *output, step }))
             }
@@ -133,6 +184,36 @@ impl PlacedGrowth {
             return Some(number);
         }
         self.executed_steps(chain)?.checked_sub(1)?.checked_sub(number)
+    }
+
+    /// Row `row` of a step's run; none if it lies beyond either end.
+    fn run_row(&self, run: &Run, step: u32, row: u32) -> Option<InputRef<'_>> {
+        let number = |count: u32| {
+            let first = run.at.number(step)?;
+            let first = if run.at.from_end { i64::from(count) - 1 - first } else { first };
+            u32::try_from(first + i64::from(run.every) * i64::from(row)).ok().filter(|number| *number < count)
+        };
+        match run.of {
+            RunOf::Tensor(tensor) => {
+                let tensor = self.tensor(tensor)?;
+                let rows = u32::try_from(*tensor.shape.first()?).unwrap_or(u32::MAX);
+                row_of(tensor, number(rows)?).map(InputRef::Host)
+            }
+            RunOf::Chain { chain, stage, output } => {
+                let step = number(self.executed_steps(chain)?)?;
+                Some(self.node(&Node { chain, stage, output, step }))
+            }
+        }
+    }
+
+    /// The elements of a tensor from that of a step on. The port takes as many as it has.
+    fn frame(&self, tensor: u32, at: Affine, step: u32) -> Option<InputRef<'_>> {
+        let tensor = self.tensor(tensor)?;
+        let size = tensor.datatype.size()?;
+        let first = at.number(step)?;
+        let zeros = usize::try_from(first.min(0).unsigned_abs()).ok()?.checked_mul(size)?;
+        let from = usize::try_from(first.max(0)).ok()?.checked_mul(size)?;
+        Some(InputRef::Frame { zeros, bytes: tensor.data.get(from..).unwrap_or_default() })
     }
 
     /// The number an index source of a chain means; from the end it counts back from the chain's own last step.
@@ -166,11 +247,14 @@ impl PlacedGrowth {
 
 /// A row of a tensor along its first dimension; from the end it counts back from the last row.
 fn row(tensor: &Tensor, at: Affine, step: u32) -> Option<&[u8]> {
-    let rows = *tensor.shape.first()?;
-    let number = at.at(step)? as usize;
-    let number = if at.from_end { rows.checked_sub(1)?.checked_sub(number)? } else { number };
-    let bytes = tensor.data.len().checked_div(rows)?;
-    tensor.data.get(number.checked_mul(bytes)?..)?.get(..bytes)
+    let rows = u32::try_from(*tensor.shape.first()?).unwrap_or(u32::MAX);
+    let number = at.at(step)?;
+    row_of(tensor, if at.from_end { rows.checked_sub(1)?.checked_sub(number)? } else { number })
+}
+
+fn row_of(tensor: &Tensor, number: u32) -> Option<&[u8]> {
+    let bytes = tensor.data.len().checked_div(*tensor.shape.first()?)?;
+    tensor.data.get((number as usize).checked_mul(bytes)?..)?.get(..bytes)
 }
 
 #[cfg(test)]
@@ -220,15 +304,10 @@ mod tests {
     }
 
     fn seen(source: Source, step: u32) -> InputRef<'static> {
-        match lane(UnfoldedInput { source, feedback: None }).input(0, step) {
-            InputRef::Host(bytes) => InputRef::Host(bytes.to_vec().leak()),
-            InputRef::Zeros => InputRef::Zeros,
-            InputRef::Int(number) => InputRef::Int(number),
-            InputRef::Slot { first, place, output, cell } => InputRef::Slot { first, place, output, cell },
-        }
+        Box::leak(Box::new(lane(UnfoldedInput { source, feedback: None }))).input(0, step)
     }
 
-    const fn at(first: u32, stride: i32, from_end: bool) -> Affine {
+    const fn at(first: i64, stride: i32, from_end: bool) -> Affine {
         Affine { first, stride, from_end }
     }
 
@@ -267,6 +346,39 @@ mod tests {
         assert_eq!(seen(Source::Ints(vec![7, 8]), 1), InputRef::Int(8));
         assert_eq!(seen(Source::Index(at(5, 2, false)), 3), InputRef::Int(11));
         assert_eq!(seen(Source::Index(at(0, 1, true)), 0), InputRef::Int(2));
+    }
+
+    #[test]
+    fn a_window_sees_rows_and_zeros_beyond_either_end() {
+        let rows = |runs: &[Run], step| match seen(Source::Window(runs.into()), step) {
+            InputRef::Window(window) => window.rows().collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        let of = |chain| RunOf::Chain { chain, stage: 0, output: 1 };
+        let run = |of, at, every, count| Run { of, at, every, count };
+        let causal = [run(of(5), at(-1, 1, false), 1, 3)];
+        assert_eq!(rows(&causal, 0), [InputRef::Zeros, slot(100, 0, 30), slot(100, 1, 30)]);
+        assert_eq!(rows(&causal, 2), [slot(100, 1, 30), slot(100, 2, 30), InputRef::Zeros], "it executed three");
+        let wide = [run(of(5), at(-2, 0, false), 2, 2), run(of(EARLIER), at(0, 1, true), 1, 2)];
+        assert_eq!(rows(&wide, 0), [InputRef::Zeros, slot(100, 0, 30), slot(900, 1, 31), InputRef::Zeros]);
+        assert_eq!(rows(&wide, 1), [InputRef::Zeros, slot(100, 0, 30), slot(900, 0, 31), slot(900, 1, 31)]);
+        let tensor = [run(RunOf::Tensor(2), at(2, 3, false), 1, 2)];
+        let bytes = |first: i64| InputRef::Host([first.to_le_bytes(), (first + 1).to_le_bytes()].concat().leak());
+        assert_eq!(rows(&tensor, 0), [bytes(20), bytes(30)]);
+        assert_eq!(rows(&tensor, 1), [InputRef::Zeros; 2]);
+        assert_eq!(rows(&[run(RunOf::Tensor(1), Affine::EVERY, 1, 1)], 0), [InputRef::Zeros], "a tensor that was let go of");
+    }
+
+    #[test]
+    fn a_frame_begins_with_zeros_or_ends_with_the_tensor() {
+        let frame = |first, stride, step| match seen(Source::Frames { tensor: 2, at: at(first, stride, false) }, step) {
+            InputRef::Frame { zeros, bytes } => (zeros, bytes.len(), bytes.first().copied()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(frame(-1, 3, 0), (8, 64, Some(0)));
+        assert_eq!(frame(-1, 3, 1), (0, 48, Some(10)));
+        assert_eq!(frame(7, 3, 0), (0, 8, Some(31)));
+        assert_eq!(frame(7, 3, 1), (0, 0, None));
     }
 
     #[test]

@@ -15,11 +15,11 @@ pub struct OutputRef {
     pub output: u32,
 }
 
-/// Step t means number `first + t · stride`; `from_end` counts from the last executed step backwards.
+/// Step t means number `first + t · stride`; `from_end` counts from the last executed step backwards. Only spans and frames may begin before 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Affine {
-    pub first: u32,
+    pub first: i64,
     pub stride: i32,
     pub from_end: bool,
 }
@@ -31,7 +31,13 @@ impl Affine {
     /// The number that step `step` means, counted from the front or (`from_end`) from the back; none below zero or past 2³².
     #[must_use]
     pub fn at(self, step: u32) -> Option<u32> {
-        u32::try_from(i64::from(self.first) + i64::from(step) * i64::from(self.stride)).ok()
+        self.number(step).and_then(|number| u32::try_from(number).ok())
+    }
+
+    /// The same, below zero too.
+    #[must_use]
+    pub fn number(self, step: u32) -> Option<i64> {
+        self.first.checked_add(i64::from(step) * i64::from(self.stride))
     }
 }
 
@@ -43,7 +49,7 @@ pub struct Node {
     pub step: u32,
 }
 
-/// Where a run of rows for a ragged port comes from.
+/// Whose rows a span is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub enum SpanOf {
@@ -51,12 +57,16 @@ pub enum SpanOf {
     Tensor(u32),
 }
 
-/// A run of rows; without a count, to the end.
+/// A run of rows: step t takes rows `at(t)`, `at(t) + every`, `at(t) + 2 · every` and so on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the summary says it all")]
 pub struct Span {
+    /// Whose rows.
     pub of: SpanOf,
+    /// Where it begins; perhaps before row 0.
     pub at: Affine,
+    /// How far apart the rows are.
+    pub every: u32,
+    /// How many they are. Rows beyond either end are zeros. None: to the end, for a ragged port.
     pub count: Option<u32>,
 }
 
@@ -76,6 +86,13 @@ pub enum Source {
         /// Which tensor, counted over the whole request.
         tensor: u32,
         /// Which row.
+        at: Affine,
+    },
+    /// Step t takes as many elements of a request's tensor as the port has, one behind the other. Beyond the tensor's ends they are zeros.
+    Frames {
+        /// Which tensor, counted over the whole request.
+        tensor: u32,
+        /// Which element is the first, in row-major order.
         at: Affine,
     },
     /// Step t takes a step of another chain.
@@ -110,17 +127,8 @@ pub enum Source {
         /// Which input holds the number.
         by: u32,
     },
-    /// Ragged ports only.
+    /// Rows one behind the other. The first extent of a dense port is their number, and it has at least one more.
     Many(Vec<Span>),
-}
-
-/// What a feedback does with what the next step sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeedbackMode {
-    /// The next step sees this step's row.
-    Replace,
-    /// The next step sees all rows so far (ragged ports only).
-    Append,
 }
 
 /// An output of one step becomes an input of the next.
@@ -131,7 +139,6 @@ pub struct Feedback {
     pub output: u32,
     pub to_stage: u32,
     pub input: u32,
-    pub mode: FeedbackMode,
 }
 
 /// One cell of a step, with a source for each of its inputs.

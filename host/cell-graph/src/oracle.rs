@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::graph::{Affine, Chain, Growth, Source};
+use crate::graph::{Affine, Chain, Growth, Source, SpanOf};
 use crate::unfolded::{Dependency, Grouping, UnfoldedGrowth};
 
 /// One invocation of a cell: chain (numbered over the request), stage, step.
@@ -90,6 +90,21 @@ impl Expanding<'_> {
                 }
             }
             Source::Sibling { stage, .. } => self.read(into, (self.number, *stage, step)),
+            Source::Many(spans) => {
+                for span in spans {
+                    let SpanOf::Chain(of) = span.of else { continue };
+                    let Some(end) = self.ended(of.chain) else {
+                        self.earlier(into, of.chain);
+                        continue;
+                    };
+                    let first = span.at.first + i64::from(step) * i64::from(span.at.stride);
+                    let first = if span.at.from_end { i64::from(end) - 1 - first } else { first };
+                    let numbers = (0..i64::from(span.count.unwrap_or(0))).map(|row| first + row * i64::from(span.every));
+                    for number in numbers.filter(|number| (0..i64::from(end)).contains(number)) {
+                        self.read(into, (of.chain, of.stage, number as u32));
+                    }
+                }
+            }
             _ => {}
         }
     }
@@ -109,7 +124,7 @@ impl Expanding<'_> {
 }
 
 fn number(at: Affine, step: u32, end: u32) -> Option<u32> {
-    let meant = i64::from(at.first) + i64::from(step) * i64::from(at.stride);
+    let meant = at.first + i64::from(step) * i64::from(at.stride);
     let meant = if at.from_end { i64::from(end) - 1 - meant } else { meant };
     u32::try_from(meant).ok().filter(|number| *number < end)
 }
@@ -151,6 +166,11 @@ fn waited(unfolded: &UnfoldedGrowth, executed: &[u32], node: NodeId, dependency:
         Dependency::Step { chain, stage, at } => {
             let end = executed[(chain - unfolded.first_chain) as usize];
             number(at, step, end).map(|number| (chain, stage, number)).into_iter().collect()
+        }
+        Dependency::Through { chain, stage, at } => {
+            let end = i64::from(executed[(chain - unfolded.first_chain) as usize]);
+            let last = (at.first + i64::from(step) * i64::from(at.stride)).min(end - 1);
+            (0..=last).map(|number| (chain, stage, number as u32)).collect()
         }
         Dependency::End { chain } => {
             let Some(local) = chain.checked_sub(unfolded.first_chain) else { return vec![] };

@@ -119,6 +119,16 @@ pub enum Dependency {
         /// Which step; `from_end` counts from the chain's (fixed) end.
         at: Affine,
     },
+    /// Every step of a stage of another chain of this growth, as far as step `at` and not beyond the chain's last one; none if that is below 0. Of a
+    /// chain that may stop, `at` is no further than the waiting chain's own step, whose length it follows.
+    Through {
+        /// Which chain.
+        chain: u32,
+        /// Which stage.
+        stage: u32,
+        /// Which step is the last.
+        at: Affine,
+    },
     /// The real end of another chain: all its executed steps are complete (or queued ahead, if its length is fixed).
     End {
         /// Which chain.
@@ -130,6 +140,24 @@ pub enum Dependency {
         /// Which input.
         input: u32,
     },
+}
+
+/// Rows of one origin: step t takes rows `at(t)`, `at(t) + every` and so on, `count` of them. What lies beyond either end is zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the summary says it all")]
+pub struct Run {
+    pub of: RunOf,
+    pub at: Affine,
+    pub every: u32,
+    pub count: u32,
+}
+
+/// Whose rows a [`Run`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as in crate::graph::SpanOf")]
+pub enum RunOf {
+    Tensor(u32),
+    Chain { chain: u32, stage: u32, output: u32 },
 }
 
 /// The checked form of [`crate::graph::Source`]. Rows are in the port's datatype.
@@ -144,11 +172,36 @@ pub enum Source {
     Literal(Box<[u8]>),
     Ints(Vec<i64>),
     Index(Affine),
-    Rows { tensor: u32, at: Affine },
-    Steps { chain: u32, stage: u32, output: u32, at: Affine },
-    Last { chain: u32, stage: u32, output: u32 },
-    Nodes { stage: u32, output: u32, of: Vec<Node> },
-    Sibling { stage: u32, output: u32 },
+    Rows {
+        tensor: u32,
+        at: Affine,
+    },
+    Frames {
+        tensor: u32,
+        at: Affine,
+    },
+    Steps {
+        chain: u32,
+        stage: u32,
+        output: u32,
+        at: Affine,
+    },
+    Last {
+        chain: u32,
+        stage: u32,
+        output: u32,
+    },
+    Nodes {
+        stage: u32,
+        output: u32,
+        of: Vec<Node>,
+    },
+    Sibling {
+        stage: u32,
+        output: u32,
+    },
+    /// Runs one behind the other: as many rows as the port's first extent says.
+    Window(Box<[Run]>),
 }
 
 /// An input of a stage.
@@ -296,6 +349,7 @@ impl UnfoldedStage {
             Source::Literal(bytes) => bytes.len(),
             Source::Ints(ints) => size_of_val(&ints[..]),
             Source::Nodes { of, .. } => size_of_val(&of[..]),
+            Source::Window(runs) => size_of_val(&runs[..]),
             _ => 0,
         };
         let grouping = if let Grouping::Components(of) = &self.grouping { size_of_val(&of[..]) } else { 0 };

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cellwright_cell_graph::generate::{self, Family, Rng};
-use cellwright_cell_graph::unfolded::{Delivery, Retention, Source, UnfoldedChain};
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Delivery, Retention, Run, RunOf, Source, UnfoldedChain};
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell, UnfoldedGrowth};
 
 use super::cells::{self, Draft};
@@ -28,6 +29,7 @@ pub fn run(make: &mut Make<'_>) {
     scrubs_and_hands_over_slots(make);
     state_alternates_between_two_places(make);
     the_last_step_is_delivered_alone(make);
+    windows_see_rows_and_zeros_beyond_either_end(make);
     growths_refer_to_earlier_ones(make);
     lanes_are_used_again(make);
     times_batches(make);
@@ -279,6 +281,52 @@ fn the_last_step_is_delivered_alone(make: &mut Make<'_>) {
     }
     let delivered: Vec<_> = driver.delivered.keys().copied().collect();
     assert_eq!(delivered, [(stops.lanes[0][0], 1, 2), (ends.lanes[0][0], 1, 4)]);
+}
+
+fn windows_see_rows_and_zeros_beyond_either_end(make: &mut Make<'_>) {
+    const STEPS: u32 = 5;
+    let window = Draft::new("window")
+        .input("rows", Datatype::Fp32, &[4, 2])
+        .input("frame", Datatype::Fp32, &[3])
+        .input("given", Datatype::Fp32, &[2, 2])
+        .operator("Flatten", &["rows"], &["flat"])
+        .operator("Flatten", &["given"], &["flat_given"])
+        .operator("Relu", &["frame"], &["positive"])
+        .output("flat", Datatype::Fp32, &[8])
+        .output("positive", Datatype::Fp32, &[3])
+        .output("flat_given", Datatype::Fp32, &[4])
+        .resolve();
+    let mut driver = Driver::new(make(), &[adder(), window]);
+    let (mut growth, mut tensors) = adding(STEPS, Retention::All);
+    tensors.push(Arc::new(Tensor::from_f32("audio", &[7], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])));
+    let line = |first, stride| Affine { first, stride, from_end: false };
+    let (chain, rows) = (RunOf::Chain { chain: 0, stage: 0, output: 0 }, RunOf::Tensor(0));
+    // Two rows of the chain two apart, of which the first is the step before the reader's, then one of the tensor from behind, and the chain's second.
+    let runs = [
+        Run { of: chain, at: line(-1, 1), every: 2, count: 2 },
+        Run { of: rows, at: line(5, -2), every: 1, count: 1 },
+        Run { of: chain, at: line(1, 0), every: 1, count: 1 },
+    ];
+    let given = [Run { of: rows, at: line(-1, 3), every: 1, count: 2 }];
+    let sources = vec![Source::Window(runs.into()), Source::Frames { tensor: 1, at: line(-2, 3) }, Source::Window(given.into())];
+    growth.chains.push(independent(1, 3, sources, STEPS));
+    growth.nodes += u64::from(STEPS);
+    let request = driver.place(delivering_everything(&growth), &tensors, 0, &[]);
+    let [sum, seen] = [0, 1].map(|chain| request.lanes[chain][0]);
+    driver.task(CELL, &[(sum, 0)], STEPS);
+    let steps: Vec<_> = (0..STEPS).map(|step| (seen, step)).collect();
+    driver.task(CellTypeId(1), &steps, 1);
+    let within = |number: i64, count: u32| u32::try_from(number).ok().filter(|number| *number < count);
+    let sum_at = |number: i64| within(number, STEPS).map_or_else(|| vec![0.0; 2], |step| sums(step + 1));
+    let row_at = |number: i64| within(number, STEPS).map_or_else(|| vec![0.0; 2], |row| vec![(1_u32 << row) as f32, row as f32]);
+    for step in 0..STEPS {
+        let at = i64::from(step);
+        let rows = [sum_at(at - 1), sum_at(at + 1), row_at(5 - 2 * at), sum_at(1)].concat();
+        assert_eq!(driver.floats(seen, 0, step), rows, "step {step}");
+        let frame: Vec<f32> = (0..3).map(|element| within(3 * at - 2 + element, 7).map_or(0.0, |element| element as f32 + 1.0)).collect();
+        assert_eq!(driver.floats(seen, 1, step), frame, "step {step}");
+        assert_eq!(driver.floats(seen, 2, step), [row_at(3 * at - 1), row_at(3 * at)].concat(), "step {step}");
+    }
 }
 
 fn growths_refer_to_earlier_ones(make: &mut Make<'_>) {

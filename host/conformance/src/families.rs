@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
-use cellwright_cell_graph::graph::{Affine, Chain, Extent, Feedback, FeedbackMode, Growth, Node, OutputRef, Source, Stage};
+use cellwright_cell_graph::graph::{Affine, Chain, Extent, Feedback, Growth, Node, OutputRef, Source, Stage};
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::weights::Weights;
@@ -106,7 +106,7 @@ fn expect(driver: &Driver, request: &Placed, at: (usize, u32, u32), expected: &[
 }
 
 fn feedback(outputs: u32, first_input: u32) -> Vec<Feedback> {
-    let feed = |output| Feedback { stage: 0, output, to_stage: 0, input: first_input + output, mode: FeedbackMode::Replace };
+    let feed = |output| Feedback { stage: 0, output, to_stage: 0, input: first_input + output };
     (0..outputs).map(feed).collect()
 }
 
@@ -118,7 +118,7 @@ fn literal(values: &[f64]) -> Source {
     Source::Literal(Tensor::from_f32("", &[values.len()], &values.iter().map(|value| *value as f32).collect::<Vec<_>>()))
 }
 
-const BACKWARDS: fn(usize) -> Affine = |steps| Affine { first: steps as u32 - 1, stride: -1, from_end: false };
+const BACKWARDS: fn(usize) -> Affine = |steps| Affine { first: steps as i64 - 1, stride: -1, from_end: false };
 
 fn recurrent(make: &mut Make<'_>, family: &str, at: At) {
     let vectors = Vectors::load(family.trim_end_matches("_taking"));

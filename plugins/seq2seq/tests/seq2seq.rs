@@ -2,7 +2,7 @@
 
 use cellwright_guest::prelude::*;
 use cellwright_guest::testing::{Described, TestRequest};
-use cellwright_guest::types::{Extent, Feedback, FeedbackMode, Pace, Rows, Sibling, Value};
+use cellwright_guest::types::{Extent, Feedback, Pace, Rows, Sibling, Value};
 use cellwright_seq2seq::Seq2seq;
 
 type Parameter<'a> = (&'a str, Value);
@@ -76,7 +76,7 @@ fn a_split_projection_is_a_second_stage_that_feeds_the_first() {
         text(&[("split_projection", true.into()), ("cell", "gru".into())]).unwrap().unfold(&TestRequest::new().text("in", "a")).unwrap();
     let decoder = &growth.chains[1];
     assert_eq!(decoder.stages[1].inputs, [Source::Sibling(Sibling { stage: 0, output: 0 })]);
-    let replace = |stage, output, to_stage, input| Feedback { stage, output, to_stage, input, mode: FeedbackMode::Replace };
+    let replace = |stage, output, to_stage, input| Feedback { stage, output, to_stage, input };
     assert_eq!(decoder.feedback, [replace(0, 0, 0, 1), replace(1, 0, 0, 0)]);
     assert_eq!(decoder.stop, Some(Sibling { stage: 1, output: 1 }));
     assert_eq!(growth.next.unwrap().watch, [of(1, 1, 0)]);

@@ -10,3 +10,4 @@ mod overload;
 mod sentence;
 mod sessions;
 mod sums;
+mod windows;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::testing::accept::{self, Typed};
 use crate::testing::{Array, TestRequest, Weights, operators};
-use crate::types::{Affine, Body, Cell, Chain, Datatype, Description, Extent, Feedback, Gathered, Growth, OutputRef, Port, Source, Tensor};
+use crate::types::{
+    Affine, Body, Cell, Chain, Datatype, Description, Extent, Feedback, Gathered, Growth, OutputRef, Port, Source, Span, SpanOf, Tensor,
+};
 
 /// Every value of a graph.
 pub struct Evaluated {
@@ -142,22 +144,54 @@ impl Run<'_> {
                 self.evaluated.at(OutputRef { chain: node.chain, stage: nodes.stage, output: nodes.output }, node.step as usize)
             }
             Source::Sibling(sibling) => self.own()[step][sibling.stage as usize][sibling.output as usize].clone(),
-            Source::Pick(_) | Source::Many(_) => panic!("ragged ports and picks are not evaluated here"),
+            Source::Frames(rows) => {
+                let (all, shape) = (self.request.array(rows.tensor), extents(&cell.inputs[input]));
+                let first = line(rows.at, step, all.values.len());
+                let values = (0..shape.iter().product::<usize>() as i64).map(|at| usize::try_from(first + at).ok());
+                Array::new(&shape, values.map(|at| at.and_then(|at| all.values.get(at).copied()).unwrap_or(0.0)).collect())
+            }
+            Source::Many(spans) => {
+                let shape = extents(&cell.inputs[input]);
+                let rows: Vec<Array> = spans.iter().flat_map(|span| self.span(*span, step, &shape[1..])).collect();
+                Array::stack(&rows)
+            }
+            Source::Pick(_) => panic!("picks are not evaluated here"),
         }
     }
 }
 
 impl Run<'_> {
+    /// The rows of a span with a count, each of that shape.
+    fn span(&self, span: Span, step: usize, shape: &[usize]) -> Vec<Array> {
+        let count = span.count.unwrap_or_else(|| panic!("spans without a count are not evaluated here"));
+        let rows = match span.of {
+            SpanOf::Chain(of) => self.evaluated.chains[of.chain as usize].len(),
+            SpanOf::Tensor(tensor) => self.request.array(tensor).shape[0],
+        };
+        let first = line(span.at, step, rows);
+        let numbers = (0..i64::from(count)).map(|row| usize::try_from(first + row * i64::from(span.every)).ok().filter(|row| *row < rows));
+        let row = |number: usize| match span.of {
+            SpanOf::Chain(of) => self.evaluated.at(of, number),
+            SpanOf::Tensor(tensor) => self.request.array(tensor).row(number),
+        };
+        numbers.map(|number| number.map_or_else(|| Array::new(shape, vec![0.0; shape.iter().product()]), row)).collect()
+    }
+
     /// The datatype that a source gives to a port.
     fn datatype(&self, source: &Source, port: &Port) -> Datatype {
         let of = |of: &OutputRef| self.port(&self.growth.chains[of.chain as usize], of.stage, of.output).datatype;
         match source {
-            Source::Zeros | Source::Pick(_) | Source::Many(_) => port.datatype,
+            Source::Zeros | Source::Pick(_) => port.datatype,
+            Source::Many(spans) => match spans.first().map(|span| span.of) {
+                Some(SpanOf::Chain(output)) => of(&output),
+                Some(SpanOf::Tensor(tensor)) => self.request.datatype(tensor),
+                None => port.datatype,
+            },
             Source::Literal(tensor) => tensor.datatype,
             // Numbers go into INT32 and INT64.
             Source::Ints(_) | Source::Index(_) if port.datatype == Datatype::Int32 => Datatype::Int32,
             Source::Ints(_) | Source::Index(_) => Datatype::Int64,
-            Source::Rows(rows) => self.request.datatype(rows.tensor),
+            Source::Rows(rows) | Source::Frames(rows) => self.request.datatype(rows.tensor),
             Source::Steps(steps) => of(&steps.of),
             Source::Last(last) => of(last),
             Source::Nodes(nodes) => {
@@ -218,9 +252,15 @@ fn extents(port: &Port) -> Vec<usize> {
 }
 
 fn place(at: Affine, step: usize, executed: usize) -> usize {
-    let place = i64::from(at.first) + i64::try_from(step).unwrap_or(i64::MAX) * i64::from(at.stride);
+    let place = at.first + step as i64 * i64::from(at.stride);
     let place = usize::try_from(place).unwrap_or_else(|_| panic!("step {step} names step {place}"));
     if at.from_end { executed.checked_sub(1 + place).unwrap_or_else(|| panic!("step {step} names one before the first")) } else { place }
+}
+
+/// The row, of so many, that a step means; perhaps beyond either end.
+fn line(at: Affine, step: usize, rows: usize) -> i64 {
+    let number = at.first + step as i64 * i64::from(at.stride);
+    if at.from_end { rows as i64 - 1 - number } else { number }
 }
 
 fn literal(tensor: &Tensor, shape: &[u32]) -> Array {

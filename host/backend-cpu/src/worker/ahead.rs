@@ -152,13 +152,17 @@ impl CpuWorker {
         let Some(Split { pre, .. }) = loaded.and_then(|loaded| loaded.plan.ahead()) else { return 1 };
         let fit = pre.fit() / task.rows.len().max(1);
         let steps = u32::try_from(fit).unwrap_or(u32::MAX).min(task.steps - step);
+        let is_own = |from: InputRef<'_>| matches!(from, InputRef::Slot { cell, .. } if cell == task.cell);
         let known = |row: &cellwright_backend::Row| {
             let Some(lane) = self.lanes.get(row.lane.index()).and_then(Option::as_ref) else { return false };
             let first = row.step.saturating_add(step);
             // What this task writes it cannot read ahead. What other cells write was written by tasks before it.
             (first..first.saturating_add(steps)).take_while(|step| *step < lane.chain().length.bound).all(|step| {
                 let own = pre.feeds.iter().filter_map(|feed| if let Feed::Own(input) = feed { Some(*input as usize) } else { None });
-                own.into_iter().all(|input| !matches!(lane.input(input, step), InputRef::Slot { cell, .. } if cell == task.cell))
+                own.into_iter().all(|input| match lane.input(input, step) {
+                    InputRef::Window(window) => !window.rows().any(is_own),
+                    from => !is_own(from),
+                })
             })
         };
         if steps > 1 && task.rows.iter().all(known) { steps } else { 1 }

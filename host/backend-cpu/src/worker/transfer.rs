@@ -7,6 +7,7 @@
 //! the place of the node that it reads, and all other readers of a place have run before it is
 //! given away.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -95,18 +96,30 @@ impl Transfer<'_> {
     /// Writes a row of one input, of which so many are gathered, packs it, or points to it.
     pub(super) fn fill(&self, from: InputRef<'_>, input: &Input, row: (usize, usize)) {
         match from {
-            InputRef::Slot { first, place, output, cell } => {
-                let producer = self.ends.cells.get(cell.index()).and_then(Option::as_ref);
-                let Some(layout) = producer.map(|producer| &producer.layout) else { return zero(input, self.memory, row) };
-                let output = output as usize;
-                if layout.sizes.get(output) != Some(&input.bytes) {
-                    debug_assert!(false, "the graph was checked");
-                    return zero(input, self.memory, row);
+            InputRef::Slot { .. } => match self.held(from, input.bytes) {
+                // SAFETY: so many bytes are there, and stay.
+                Some(bytes) => unsafe { put(bytes, input, self.memory, row) },
+                None => zero(input, self.memory, row),
+            },
+            InputRef::Frame { zeros, bytes } => assemble(input, self.memory, row, |into| {
+                let (front, rest) = into.split_at_mut(zeros.min(into.len()));
+                let bytes = &bytes[..bytes.len().min(rest.len())];
+                let (own, behind) = rest.split_at_mut(bytes.len());
+                front.fill(0);
+                own.copy_from_slice(bytes);
+                behind.fill(0);
+            }),
+            InputRef::Window(window) => assemble(input, self.memory, row, |into| {
+                let size = into.len() / window.count().max(1);
+                for (own, from) in into.chunks_exact_mut(size.max(1)).zip(window.rows()) {
+                    match (from, self.held(from, size)) {
+                        // SAFETY: so many bytes are there, apart from the frame.
+                        (_, Some(bytes)) => unsafe { std::ptr::copy_nonoverlapping(bytes, own.as_mut_ptr(), size) },
+                        (InputRef::Host(bytes), None) if bytes.len() == size => own.copy_from_slice(bytes),
+                        _ => own.fill(0),
+                    }
                 }
-                let offset = layout.slot(first, place).index() * SLOT_BYTES + layout.offsets[output];
-                // SAFETY: these bytes are in the arena; what wrote the node has run, and nothing writes it now (the scheduler's promise).
-                unsafe { put(self.ends.arena.bytes(offset, input.bytes), input, self.memory, row) }
-            }
+            }),
             // SAFETY: so many bytes are there.
             InputRef::Host(bytes) if bytes.len() == input.bytes => unsafe { put(bytes.as_ptr(), input, self.memory, row) },
             // What is pointed to is made of floats: nobody is pointed to a number that is gone when the plan runs.
@@ -124,6 +137,16 @@ impl Transfer<'_> {
                 zero(input, self.memory, row);
             }
         }
+    }
+
+    /// Where so many bytes of an output of a node are in the arena. What wrote the node has run, and nothing writes it now (the scheduler's promise).
+    fn held(&self, from: InputRef<'_>, bytes: usize) -> Option<*const u8> {
+        let InputRef::Slot { first, place, output, cell } = from else { return None };
+        let layout = &self.ends.cells.get(cell.index())?.as_ref()?.layout;
+        let is_so_large = layout.sizes.get(output as usize) == Some(&bytes);
+        debug_assert!(is_so_large, "the graph was checked");
+        let offset = layout.slot(first, place).index() * SLOT_BYTES + layout.offsets.get(output as usize)?;
+        is_so_large.then(|| self.ends.arena.bytes(offset, bytes))
     }
 
     /// The same of a row that the first half gave.
@@ -204,10 +227,41 @@ unsafe fn put(from: *const u8, input: &Input, memory: Memory<'_>, (row, of): (us
         unsafe { std::ptr::copy_nonoverlapping(from, memory.at(place, row), input.bytes) }
         point_to_place(input, place, memory, row);
     }
+    // SAFETY: the caller's promise.
+    unsafe { pack(from, input, memory, (row, of)) }
+}
+
+/// Packs a row of an input, of which there are so many, for products.
+///
+/// # Safety
+/// As many bytes can be read as the input has; no other thread writes the frame's row.
+unsafe fn pack(from: *const u8, input: &Input, memory: Memory<'_>, row: (usize, usize)) {
     for packed in &input.packed {
-        // SAFETY: as above; kernels were chosen for this processor, and the plan has the weight.
-        unsafe { packed.packing.pack(from, memory.packed(packed), (row, of)) }
+        // SAFETY: the caller's promise; kernels were chosen for this processor, and the plan has the weight.
+        unsafe { packed.packing.pack(from, memory.packed(packed), row) }
     }
+}
+
+/// Makes a row of an input, of which there are so many, of pieces that `fill` writes.
+fn assemble(input: &Input, memory: Memory<'_>, row: (usize, usize), fill: impl FnOnce(&mut [u8])) {
+    thread_local! {
+        /// For rows that are only packed.
+        static APART: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    if let Some(place) = input.place {
+        let at = memory.at(place, row.0);
+        // SAFETY: the frame has this row of this input, and no other thread writes it.
+        fill(unsafe { std::slice::from_raw_parts_mut(at, input.bytes) });
+        point_to_place(input, place, memory, row.0);
+        // SAFETY: the row was just written.
+        return unsafe { pack(at, input, memory, row) };
+    }
+    APART.with_borrow_mut(|apart| {
+        apart.resize(input.bytes, 0);
+        fill(apart);
+        // SAFETY: so many bytes are there.
+        unsafe { pack(apart.as_ptr(), input, memory, row) }
+    });
 }
 
 /// Of an input that is pointed to: the row is in its own place.

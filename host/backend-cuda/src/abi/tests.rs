@@ -79,6 +79,7 @@ fn numbers_are_those_of_the_headers() {
     let constants = constants(&text);
     let of = |name: &str| u32::try_from(constants[name]).expect("32 bits");
     assert_eq!([of("NOWHERE"), of("PRODUCT_TERMS"), of("PRODUCT_STAGES")], [NOWHERE, PRODUCT_TERMS as u32, PRODUCT_STAGES]);
+    assert_eq!(1 << of("PIECES_BIT"), PIECES);
     assert_eq!(of("TENSOR_BOX"), TENSOR_BOX);
     assert_eq!(
         [of("GROUP_AXES"), of("GROUP_SOURCES"), of("GROUP_RESULTS")].map(|count| count as usize),

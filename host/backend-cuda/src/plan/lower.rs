@@ -64,6 +64,7 @@ pub(super) struct Lowered {
     pub(super) frame: Frame,
     pub(super) inputs: Vec<Port>,
     pub(super) datatypes: Vec<Datatype>,
+    pub(super) pieces: Vec<u32>,
     pub(super) outlets: Vec<Outlet>,
     pub(super) items: Vec<Item>,
     pub(super) blobs: Vec<Blob>,
@@ -81,6 +82,7 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         frame: Frame::new(),
         inputs: Vec::new(),
         datatypes: Vec::new(),
+        pieces: Vec::new(),
         outlets: Vec::new(),
         items: Vec::new(),
         blobs: Vec::new(),
@@ -109,6 +111,7 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         let view = lowering.define(id)?;
         lowering.lowered.inputs.push(Port { place: narrow(view.at)?, bytes: narrow(view.elements() * view.element.size())? });
         lowering.lowered.datatypes.push(port.datatype);
+        lowering.lowered.pieces.push(if let [rows, _, ..] = port.shape[..] { rows } else { 0 });
         lowering.known.insert(id, view);
     }
     let sums = sums::find(cell);

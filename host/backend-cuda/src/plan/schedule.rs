@@ -9,7 +9,7 @@ use crate::abi::{GroupInstruction, flag, op};
 
 /// Puts lowered work into steps.
 pub(super) fn plan(lowered: Lowered) -> Result<Plan, Why> {
-    let Lowered { mut frame, inputs, datatypes, outlets, items, blobs, recurrence, .. } = lowered;
+    let Lowered { mut frame, inputs, datatypes, pieces, outlets, items, blobs, recurrence, .. } = lowered;
     let (recurrence, steps) = match recurrence {
         None => (None, steps(items)),
         Some((recurrence, seen)) => {
@@ -31,7 +31,7 @@ pub(super) fn plan(lowered: Lowered) -> Result<Plan, Why> {
     if u32::try_from(stride).is_err() {
         return Err(format!("rows of {stride} bytes"));
     }
-    Ok(Plan { stride, inputs, datatypes, outlets, steps, recurrence, blobs })
+    Ok(Plan { stride, inputs, datatypes, pieces, outlets, steps, recurrence, blobs })
 }
 
 /// What does not wait for these values, and what does.

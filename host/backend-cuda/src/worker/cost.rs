@@ -56,6 +56,12 @@ impl Cost {
     }
 }
 
+/// Bytes that a row takes of an upload, at most, if the host has all of its pieces, or lists them.
+pub(super) const fn hosted_in_pieces(bytes: usize, pieces: usize) -> usize {
+    let list = if pieces > 0 { (1 + pieces) * size_of::<u64>() } else { 0 };
+    bytes.next_multiple_of(16) + list.next_multiple_of(16) + 16 * pieces
+}
+
 impl Load {
     pub(super) fn of(rows: &[Selected]) -> Self {
         rows.iter().fold(Self::default(), Self::and)
@@ -63,7 +69,9 @@ impl Load {
 
     /// One row that takes as much as any.
     pub(super) fn most(resident: &Resident) -> Self {
-        let hosted = resident.plan.inputs.iter().map(|input| (input.bytes as usize).next_multiple_of(16)).sum();
+        let plan = &resident.plan;
+        let hosted =
+            plan.inputs.iter().zip(&plan.pieces).map(|(input, pieces)| hosted_in_pieces(input.bytes as usize, *pieces as usize)).sum();
         Self { rows: 1, hosted, bringing: 1 }
     }
 

@@ -79,7 +79,7 @@ mod tests {
             let row = |step| unsafe { given.row(step) };
             Some((0..steps).map(|step| row(step)[..16].as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).sum()).collect())
         };
-        let line = |first: u32, stride: i32| Affine { first, stride, from_end: false };
+        let line = |first: i64, stride: i32| Affine { first, stride, from_end: false };
         let cases: [(Affine, u32, Option<Vec<i64>>); 8] = [
             (Affine::EVERY, 4, Some(vec![1, 21, 41, 61])),
             (line(3, -1), 4, Some(vec![61, 41, 21, 1])),

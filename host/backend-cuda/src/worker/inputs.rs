@@ -1,16 +1,16 @@
 //! Rows of a batch as the device is told of them: whose step each is, and where its inputs are.
 
-use cellwright_backend::{InputRef, Lane, LaneId, SLOT_BYTES};
+use cellwright_backend::{InputRef, Lane, LaneId, SLOT_BYTES, Window};
 use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::unfolded::Retention;
 
 use super::joined::{Arena, Whose};
 use super::lanes::Seats;
 use super::resident::Resident;
-use super::ring::Pen;
+use super::ring::{List, Pen};
 use super::seat::{At, INPUTS};
 use super::together::Selected;
-use crate::abi::{NOWHERE, RowEntry};
+use crate::abi::{NOWHERE, PIECES, RowEntry};
 use crate::driver::DeviceAddress;
 
 /// The entry of a row that has nothing to do with others, of a chain that does not stop.
@@ -162,6 +162,14 @@ impl Inputs<'_> {
             InputRef::Host(row) if row.len() == bytes => pen.put(row),
             InputRef::Host(_) => unlike(),
             InputRef::Zeros => 0,
+            InputRef::Frame { zeros, bytes: given } => {
+                let (row, address) = pen.zeros(bytes);
+                let own = &mut row[zeros.min(bytes)..];
+                let given = &given[..given.len().min(own.len())];
+                own[..given.len()].copy_from_slice(given);
+                address
+            }
+            InputRef::Window(window) => self.window(window, bytes, pen),
             InputRef::Slot { first, place, output, cell } => {
                 self.arena.place((first, place), (cell, output as usize), bytes).map_or_else(unlike, |place| place.0)
             }
@@ -175,6 +183,37 @@ impl Inputs<'_> {
                 pen.put(&number[..number.len().min(bytes)])
             }
         }
+    }
+}
+
+impl Inputs<'_> {
+    /// The address of a row of so many bytes that sees several: one piece if the host has all of them, a list of them otherwise.
+    fn window(&self, window: Window<'_>, bytes: usize, pen: &mut Pen<'_>) -> u64 {
+        let count = window.count().max(1);
+        let size = bytes / count;
+        if window.rows().all(|row| matches!(row, InputRef::Host(_) | InputRef::Zeros)) {
+            let (row, address) = pen.zeros(bytes);
+            for (own, from) in row.chunks_exact_mut(size.max(1)).zip(window.rows()) {
+                if let InputRef::Host(from) = from
+                    && from.len() == size
+                {
+                    own.copy_from_slice(from);
+                }
+            }
+            return address;
+        }
+        let List { values: [length, pieces @ ..], address } = pen.list::<u64>(1 + count) else { return 0 };
+        *length = count as u64;
+        for (own, from) in pieces.iter_mut().zip(window.rows()) {
+            *own = match from {
+                InputRef::Host(row) if row.len() == size => pen.put(row),
+                InputRef::Slot { first, place, output, cell } => {
+                    self.arena.place((first, place), (cell, output as usize), size).map_or(0, |place| place.0)
+                }
+                _ => 0,
+            };
+        }
+        address | PIECES
     }
 }
 

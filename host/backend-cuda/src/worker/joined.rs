@@ -18,6 +18,7 @@ use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Delivery, Source, UnfoldedInput};
 
+use super::cost::hosted_in_pieces;
 use super::given::{Given, row_bytes};
 use super::resident::Resident;
 use super::seat::{Brings, INPUTS, Known, Places, Seat};
@@ -144,7 +145,8 @@ impl Joined {
         let (mut known, mut of_first, mut of_others, mut given) = ([Known::Asked; INPUTS], 0_u32, 0_u32, u32::MAX);
         for (number, input) in stage.inputs.iter().enumerate() {
             let rows = Rows::of(&lane, input);
-            let hosted = hosted(input, rows);
+            let port = resident.and_then(|resident| Some((resident.plan.inputs.get(number)?.bytes, *resident.plan.pieces.get(number)?)));
+            let hosted = hosted(input, rows, port.unwrap_or_default());
             of_first = of_first.saturating_add(hosted);
             if input.feedback.is_none() {
                 of_others = of_others.saturating_add(hosted);
@@ -153,8 +155,7 @@ impl Joined {
                 given &= !(1 << number);
             }
             if let Some(known) = known.get_mut(number) {
-                let bytes = resident.and_then(|resident| resident.plan.inputs.get(number)).map(|port| port.bytes);
-                *known = self::known(&lane, (input, rows, bytes), arena).unwrap_or(Known::Asked);
+                *known = self::known(&lane, (input, rows, port.map(|(bytes, _)| bytes)), arena).unwrap_or(Known::Asked);
             }
         }
         // Nobody looks again: whoever ends a request stops asking for its steps, and what is computed of those that were asked for before is told to nobody.
@@ -207,12 +208,14 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Bytes of an input that the host has, where it is not fed back; a little more, as they are aligned.
-fn hosted(input: &UnfoldedInput, rows: Option<Rows<'_>>) -> u32 {
+/// Bytes of an input that the host has, where it is not fed back; a little more, as they are aligned. A row of it has so many bytes, in so many pieces.
+fn hosted(input: &UnfoldedInput, rows: Option<Rows<'_>>, (bytes, pieces): (u32, u32)) -> u32 {
     let bytes = match &input.source {
         Source::Literal(bytes) => bytes.len(),
         Source::Ints(_) | Source::Index(_) => size_of::<i64>(),
         Source::Rows { .. } => rows.map_or(0, |rows| rows.bytes),
+        Source::Frames { .. } => bytes as usize,
+        Source::Window(_) => hosted_in_pieces(bytes as usize, pieces as usize),
         Source::Zeros | Source::Steps { .. } | Source::Last { .. } | Source::Nodes { .. } | Source::Sibling { .. } => 0,
     };
     u32::try_from(bytes.next_multiple_of(16)).unwrap_or(u32::MAX / 64)

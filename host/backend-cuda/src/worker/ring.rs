@@ -156,6 +156,13 @@ impl<'a> Pen<'a> {
         self.copy(bytes)
     }
 
+    /// So many zeros behind everything, and where the device will find them.
+    pub(super) fn zeros(&mut self, bytes: usize) -> (&'a mut [u8], u64) {
+        let (piece, address) = self.leave(bytes);
+        piece.fill(0);
+        (piece, address)
+    }
+
     /// Bytes that are written, with what is between them and what would follow.
     pub(super) const fn written(&self) -> usize {
         self.bytes - self.left.len()

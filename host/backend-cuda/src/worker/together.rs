@@ -5,7 +5,7 @@
 //! lane is what its last step leaves.
 
 use cellwright_backend::{CellTypeId, Lane, LaneId};
-use cellwright_cell_graph::unfolded::{Retention, Source};
+use cellwright_cell_graph::unfolded::{Retention, RunOf, Source};
 
 use super::cost::{Limit, Load};
 use super::resident::Resident;
@@ -76,13 +76,18 @@ fn is_apart(lane: &Lane, input: usize) -> bool {
     let loaded = |cell: u32| growth.cells.get(cell as usize).copied();
     let own: Option<CellTypeId> = loaded(lane.stage().cell);
     let is_other = |cell: Option<u32>| cell.is_some_and(|cell| loaded(cell) != own);
+    let reads_other = |chain: u32, stage: u32| match growth.chain(chain) {
+        Some(chain) => is_other(chain.stages.get(stage as usize).map(|stage| stage.cell)),
+        // A chain of an earlier growth has ended.
+        None => true,
+    };
     let is_apart = match &input.source {
-        Source::Zeros | Source::Literal(_) | Source::Ints(_) | Source::Index(_) | Source::Rows { .. } => true,
-        Source::Steps { chain, stage, .. } | Source::Last { chain, stage, .. } => match growth.chain(*chain) {
-            Some(chain) => is_other(chain.stages.get(*stage as usize).map(|stage| stage.cell)),
-            // A chain of an earlier growth has ended.
-            None => true,
-        },
+        Source::Zeros | Source::Literal(_) | Source::Ints(_) | Source::Index(_) | Source::Rows { .. } | Source::Frames { .. } => true,
+        Source::Steps { chain, stage, .. } | Source::Last { chain, stage, .. } => reads_other(*chain, *stage),
+        Source::Window(runs) => runs.iter().all(|run| match run.of {
+            RunOf::Tensor(_) => true,
+            RunOf::Chain { chain, stage, .. } => reads_other(chain, stage),
+        }),
         Source::Nodes { .. } => false,
         Source::Sibling { stage, .. } => is_other(lane.chain().stages.get(*stage as usize).map(|stage| stage.cell)),
     };

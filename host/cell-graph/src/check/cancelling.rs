@@ -76,7 +76,7 @@ fn reads(chain: &UnfoldedChain, first_chain: u32) -> Vec<u32> {
         for depends in &stage.depends {
             match depends {
                 Dependency::Previous { .. } | Dependency::Sibling { .. } => {}
-                Dependency::Step { chain, .. } | Dependency::End { chain } => reads.push(*chain),
+                Dependency::Step { chain, .. } | Dependency::Through { chain, .. } | Dependency::End { chain } => reads.push(*chain),
                 // Those of earlier growths are waited for by their ends.
                 Dependency::Nodes { input } => {
                     for node in named(stage, *input).iter().filter(|node| node.chain >= first_chain) {

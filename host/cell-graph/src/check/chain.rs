@@ -5,7 +5,7 @@ use super::error::{GraphError, GraphFault, GraphPlace};
 use super::{links, source};
 use crate::cell::Port;
 use crate::datatype::Datatype;
-use crate::graph::{Chain, Extent, Feedback, FeedbackMode, Stage};
+use crate::graph::{Chain, Extent, Feedback, Stage};
 use crate::resolve::{ShapeText, short};
 use crate::unfolded::{Delivery, Dependency, Grouping, Length, Retention, Source, Successors, UnfoldedChain, UnfoldedInput, UnfoldedStage};
 
@@ -17,6 +17,8 @@ pub(super) struct Building {
     pub(super) chain: u32,
     pub(super) bound: u32,
     pub(super) may_stop: bool,
+    /// The chain with a stop whose length it has.
+    pub(super) like: Option<u32>,
     pub(super) stages: Vec<UnfoldedStage>,
 }
 
@@ -29,7 +31,7 @@ impl Draft<'_> {
         self.charge_nodes(&chain, length.bound).map_err(at_chain)?;
         let may_stop = length.like.is_some() || chain.stop.is_some();
         let stages = self.stages(number, &chain.stages)?;
-        let mut building = Building { chain: number, bound: length.bound, may_stop, stages };
+        let mut building = Building { chain: number, bound: length.bound, may_stop, like: length.like, stages };
         for (position, feedback) in chain.feedback.iter().enumerate() {
             let place = || GraphPlace::Feedback { chain: number, position };
             self.feedback(&mut building, *feedback).map_err(|fault| GraphError::new(place(), fault))?;
@@ -114,10 +116,7 @@ impl Draft<'_> {
     }
 
     fn feedback(&mut self, building: &mut Building, feedback: Feedback) -> Result<(), GraphFault> {
-        let Feedback { stage, output, to_stage, input, mode } = feedback;
-        if mode == FeedbackMode::Append {
-            return Err(GraphFault::Unsupported { what: "feedback that appends" });
-        }
+        let Feedback { stage, output, to_stage, input } = feedback;
         let from = self.own_output(building, stage, output)?;
         let Some(target) = building.stages.get_mut(to_stage as usize) else {
             return Err(GraphFault::NoStage { chain: building.chain, stage: to_stage });

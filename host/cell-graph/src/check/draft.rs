@@ -195,7 +195,7 @@ impl<'a> Draft<'a> {
     /// Counts what the scheduler lists of a chain's readings.
     pub(super) fn charge_blocks(&mut self, stages: &[UnfoldedStage], steps: u32) -> Result<(), GraphFault> {
         for depends in stages.iter().flat_map(|stage| &stage.depends) {
-            let Dependency::Step { chain, at, .. } = depends else { continue };
+            let (Dependency::Step { chain, at, .. } | Dependency::Through { chain, at, .. }) = depends else { continue };
             let read = chain.checked_sub(self.first_chain).and_then(|local| self.facts.get(local as usize));
             if let Listing::Blocks(blocks) = at.listing(steps, read.map_or(0, |read| read.bound)) {
                 self.blocks += u64::from(blocks);

@@ -106,6 +106,14 @@ pub enum GraphFault {
     Shape { wanted: ShapeText, given: ShapeText },
     #[error("step {step} would take {what} {number}, but there are {count}")]
     OutOfRange { what: &'static str, step: u32, number: i64, count: u64 },
+    #[error("step {step} would begin with {what} 2^53 or one further from 0")]
+    Far { what: &'static str, step: u32 },
+    #[error("rows of spans go into ports of rank 2 or more, whose first extent is their number, not {shape}")]
+    NoWindow { shape: ShapeText },
+    #[error("a span has a count and a distance of at least 1")]
+    EmptySpan,
+    #[error("its spans have {given} rows or more, but it takes {wanted}")]
+    SpanCount { given: u64, wanted: u64 },
     #[error("step {step} would take the number {number}, which its datatype does not hold")]
     NumberRange { step: u32, number: i64 },
     #[error("{given} elements are given for {wanted} steps")]

@@ -53,13 +53,14 @@ fn dedupe(depends: &mut Vec<Dependency>) {
     depends.truncate(kept);
 }
 
-fn order(dependency: &Dependency) -> (u8, u32, u32, u32, i32) {
+fn order(dependency: &Dependency) -> (u8, u32, u32, i64, i32) {
     match *dependency {
         Dependency::Previous { stage } => (0, stage, 0, 0, 0),
         Dependency::Sibling { stage } => (1, stage, 0, 0, 0),
         Dependency::Step { chain, stage, at } => (if at.from_end { 3 } else { 2 }, chain, stage, at.first, at.stride),
         Dependency::End { chain } => (4, chain, 0, 0, 0),
         Dependency::Nodes { input } => (5, input, 0, 0, 0),
+        Dependency::Through { chain, stage, at } => (6, chain, stage, at.first, at.stride),
     }
 }
 

@@ -5,10 +5,13 @@ use super::draft::{Draft, Found, Whereabouts};
 use super::error::GraphFault;
 use crate::cell::Port;
 use crate::datatype::Datatype;
-use crate::graph::{self, Affine, Node, OutputRef};
+use crate::graph::{self, Affine, Node, OutputRef, Span, SpanOf};
 use crate::resolve::{ShapeText, short};
 use crate::tensor::Tensor;
-use crate::unfolded::{Dependency, Retention, Source};
+use crate::unfolded::{Dependency, Retention, Run, RunOf, Source};
+
+/// A span may begin so far from row 0, so that sums of its numbers fit.
+const FAR: i64 = 1 << 53;
 
 /// One input that is being checked.
 pub(super) struct Reader<'d, 'a, 'b> {
@@ -27,12 +30,13 @@ impl<'a> Reader<'_, 'a, '_> {
             graph::Source::Ints(numbers) => self.ints(numbers),
             graph::Source::Index(at) => self.index(at),
             graph::Source::Rows { tensor, at } => self.rows(tensor, at),
+            graph::Source::Frames { tensor, at } => self.frames(tensor, at),
             graph::Source::Steps { of, at } => self.steps(of, at),
             graph::Source::Last(of) => self.last(of),
             graph::Source::Nodes { stage, output, of } => self.nodes(stage, output, of),
             graph::Source::Sibling { stage, output } => self.sibling(stage, output),
             graph::Source::Pick { .. } => Err(GraphFault::Unsupported { what: "`pick`" }),
-            graph::Source::Many(_) => Err(GraphFault::Unsupported { what: "`many`" }),
+            graph::Source::Many(spans) => self.many(&spans),
         }
     }
 
@@ -100,6 +104,100 @@ impl<'a> Reader<'_, 'a, '_> {
         }
         let at = self.affine("row", at, *rows as u64, true)?;
         Ok(Source::Rows { tensor: number, at })
+    }
+
+    fn frames(&self, number: u32, at: Affine) -> Result<Source, GraphFault> {
+        let tensor = self.draft.tensor(number)?;
+        if tensor.datatype != self.port.datatype {
+            return Err(GraphFault::Datatype { wanted: self.port.datatype, given: tensor.datatype });
+        }
+        let elements = tensor.shape.iter().product::<usize>();
+        Ok(Source::Frames { tensor: number, at: self.line("element", at, Some(elements as u64))? })
+    }
+
+    fn many(&mut self, spans: &[Span]) -> Result<Source, GraphFault> {
+        let (wanted, row) = match self.port.shape.split_first() {
+            Some((wanted, row)) if !row.is_empty() => (u64::from(*wanted), row),
+            _ => return Err(GraphFault::NoWindow { shape: shape_text(&self.port.shape) }),
+        };
+        let mut given = 0;
+        let mut runs = Vec::with_capacity(spans.len());
+        for span in spans {
+            let count = span.count.ok_or(GraphFault::Unsupported { what: "a span without a count" })?;
+            if count == 0 || span.every == 0 {
+                return Err(GraphFault::EmptySpan);
+            }
+            given += u64::from(count);
+            if given > wanted {
+                break;
+            }
+            runs.push(self.run(*span, count, row)?);
+        }
+        if given == wanted { Ok(Source::Window(runs.into())) } else { Err(GraphFault::SpanCount { given, wanted }) }
+    }
+
+    fn run(&mut self, span: Span, count: u32, row: &[u32]) -> Result<Run, GraphFault> {
+        let fits = |datatype, shape: &mut dyn Iterator<Item = usize>| {
+            if datatype != self.port.datatype {
+                return Err(GraphFault::Datatype { wanted: self.port.datatype, given: datatype });
+            }
+            let given: Vec<usize> = shape.collect();
+            if given.iter().copied().eq(row.iter().map(|extent| *extent as usize)) {
+                return Ok(());
+            }
+            Err(GraphFault::Shape { wanted: shape_text(row), given: ShapeText::row(given) })
+        };
+        let (of, at) = match span.of {
+            SpanOf::Tensor(number) => {
+                let tensor = self.draft.tensor(number)?;
+                let Some((rows, row)) = tensor.shape.split_first() else { return Err(GraphFault::Scalar { name: short(&tensor.name) }) };
+                fits(tensor.datatype, &mut row.iter().copied())?;
+                (RunOf::Tensor(number), self.line("row", span.at, Some(*rows as u64))?)
+            }
+            SpanOf::Chain(of) => {
+                let found = self.draft.find(of)?;
+                fits(found.port.datatype, &mut found.port.shape.iter().map(|extent| *extent as usize))?;
+                self.draft.charge_edges(self.steps_read().saturating_mul(count))?;
+                let at = self.line("step", span.at, (!found.may_stop).then_some(found.bound.into()))?;
+                self.wait_for_rows(of, found, Affine { first: at.first + i64::from(span.every) * i64::from(count - 1), ..at });
+                (RunOf::Chain { chain: of.chain, stage: of.stage, output: of.output }, at)
+            }
+        };
+        Ok(Run { of, at, every: span.every, count })
+    }
+
+    /// Waits for the rows of a run whose last one is that line's.
+    fn wait_for_rows(&mut self, OutputRef { chain, stage, .. }: OutputRef, found: Found<'a>, at: Affine) {
+        let end = Dependency::End { chain };
+        let Whereabouts::Here(local) = found.at else { return self.depend(end) };
+        self.draft.retain(local, stage, Retention::All);
+        let (first, last) = (at.number(0), at.number(self.steps_read() - 1));
+        let root = self.draft.chains[local].length.like.unwrap_or(chain);
+        // Whether a later step of a chain that may stop will be executed is known at its end.
+        let keeps_step = first <= Some(0) && last <= Some(i64::from(self.steps_read() - 1)) && self.building.like == Some(root);
+        if found.may_stop && !keeps_step || at.from_end {
+            self.depend(end);
+        } else if first >= Some(0) || last >= Some(0) {
+            self.depend(Dependency::Through { chain, stage, at });
+        }
+    }
+
+    /// Checks that every number that a line means is one, and counts it from the front if it is known how many there are.
+    fn line(&self, what: &'static str, at: Affine, count: Option<u64>) -> Result<Affine, GraphFault> {
+        let last = self.steps_read() - 1;
+        for step in [0, last] {
+            if at.number(step).is_none_or(|number| number.unsigned_abs() > FAR.unsigned_abs()) {
+                return Err(GraphFault::Far { what, step });
+            }
+        }
+        let stride = if last == 0 { 0 } else { at.stride };
+        match count.filter(|_| at.from_end) {
+            None => Ok(Affine { stride, ..at }),
+            Some(count) => {
+                let stride = stride.checked_neg().ok_or(GraphFault::Far { what, step: last })?;
+                Ok(Affine { first: count as i64 - 1 - at.first, stride, from_end: false })
+            }
+        }
     }
 
     fn steps(&mut self, of: OutputRef, at: Affine) -> Result<Source, GraphFault> {
@@ -204,7 +302,7 @@ impl<'a> Reader<'_, 'a, '_> {
         let last = self.steps_read() - 1;
         for step in [0, last] {
             if at.at(step).is_none_or(|number| u64::from(number) >= count) {
-                let number = i64::from(at.first) + i64::from(step) * i64::from(at.stride);
+                let number = at.number(step).unwrap_or(at.first);
                 return Err(GraphFault::OutOfRange { what, step, number, count });
             }
         }
@@ -212,10 +310,11 @@ impl<'a> Reader<'_, 'a, '_> {
         if !(at.from_end && end_known) {
             return Ok(Affine { stride, ..at });
         }
-        let first = u32::try_from(count - 1 - u64::from(at.first)).ok();
-        match (first, stride.checked_neg()) {
-            (Some(first), Some(stride)) => Ok(Affine { first, stride, from_end: false }),
-            _ => Err(GraphFault::OutOfRange { what, step: 0, number: i64::from(at.first), count }),
+        // Below the count, as was seen above.
+        let first = count as i64 - 1 - at.first;
+        match stride.checked_neg() {
+            Some(stride) if first <= i64::from(u32::MAX) => Ok(Affine { first, stride, from_end: false }),
+            _ => Err(GraphFault::OutOfRange { what, step: 0, number: at.first, count }),
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct Cells {
     pub leaf: u32,
     /// left h, left c, right h, right c → h, c.
     pub internal: u32,
+    /// Three states and two rows of `x` → h.
+    pub window: u32,
 }
 
 /// Positions of the generated model's cells.
@@ -57,6 +59,7 @@ pub const CELLS: Cells = Cells {
     projection: 8,
     leaf: 9,
     internal: 10,
+    window: 11,
 };
 
 /// What a plugin for all of it would describe.
@@ -91,6 +94,7 @@ pub fn description(shape: ModelShape) -> Description {
             projection(hidden),
             leaf(hidden),
             internal(hidden),
+            window(shape),
         ],
         rows_are_requests: false,
         live_max: Some(1 << 14),
@@ -122,6 +126,8 @@ pub fn weights(shape: ModelShape, rng: &mut Rng) -> Weights {
     random("leaf.b", &[2 * hidden]);
     random("internal.w", &[5 * hidden, 2 * hidden]);
     random("internal.b", &[5 * hidden]);
+    random("window.w", &[hidden, 3 * hidden + 2 * width]);
+    random("window.b", &[hidden]);
     tensors.into_iter().collect()
 }
 
@@ -234,6 +240,19 @@ fn leaf(hidden: u32) -> Cell {
         operator("Mul", &["os", "ct"], &["h_next"], &[]),
     ];
     cell("leaf", vec![token(false)], vec![floats("h_next", hidden), floats("c_next", hidden)], body)
+}
+
+/// What two layers of a convolution over time are products over.
+fn window(ModelShape { width, hidden, .. }: ModelShape) -> Cell {
+    let inputs = [("states", 3, hidden), ("rows", 2, width)].map(|(name, rows, extent)| port(name, Datatype::Fp32, &[rows, extent], false));
+    let body = vec![
+        operator("Flatten", &["states"], &["s"], &[]),
+        operator("Flatten", &["rows"], &["r"], &[]),
+        operator("Concat", &["s", "r"], &["sr"], &along(1)),
+        gemm("sr", "window", "sum"),
+        operator("Tanh", &["sum"], &["h_next"], &[]),
+    ];
+    cell("window", inputs.to_vec(), vec![floats("h_next", hidden)], body)
 }
 
 /// Binary TreeLSTM (Tai, Socher and Manning, 2015): gates i, fl, fr, o, u of one product over both children's h.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::check::Model;
 use crate::generate::{CELLS, Rng};
-use crate::graph::{Affine, Chain, Extent, Feedback, FeedbackMode, Gathered, Growth, Node, OutputRef, ResponseTensor, Source, Stage};
+use crate::graph::{Affine, Chain, Extent, Feedback, Gathered, Growth, Node, OutputRef, ResponseTensor, Source, Stage};
 use crate::tensor::Tensor;
 
 /// A shape of graph.
@@ -85,7 +85,7 @@ pub(super) const fn output(chain: u32, stage: u32, output: u32) -> OutputRef {
 
 /// Output `from` of stage 0 into its input `to`.
 pub(super) const fn feed(from: u32, to: u32) -> Feedback {
-    Feedback { stage: 0, output: from, to_stage: 0, input: to, mode: FeedbackMode::Replace }
+    Feedback { stage: 0, output: from, to_stage: 0, input: to }
 }
 
 /// Both states of an LSTM.
@@ -117,7 +117,7 @@ impl Making<'_> {
 
     fn backwards(&mut self) -> Affine {
         if self.rng.one_in(2) {
-            Affine { first: self.steps - 1, stride: -1, from_end: false }
+            Affine { first: i64::from(self.steps) - 1, stride: -1, from_end: false }
         } else {
             Affine { first: 0, stride: 1, from_end: true }
         }
@@ -211,7 +211,7 @@ impl Making<'_> {
         let chain = self.add(CELLS.decoder_state, Extent::Fixed(bound), inputs, states());
         let made = &mut self.growth.chains[chain as usize];
         made.stages.push(Stage { cell: CELLS.projection, inputs: vec![Source::Sibling { stage: 0, output: 0 }] });
-        made.feedback.push(Feedback { stage: 1, output: 0, to_stage: 0, input: 0, mode: FeedbackMode::Replace });
+        made.feedback.push(Feedback { stage: 1, output: 0, to_stage: 0, input: 0 });
         if !self.rng.one_in(4) {
             made.stop = Some((1, 1));
         }

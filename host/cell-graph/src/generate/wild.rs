@@ -8,7 +8,7 @@ use crate::check::Model;
 use crate::datatype::Datatype;
 use crate::generate::{CELLS, Rng};
 use crate::graph::{
-    Affine, Chain, Continuation, Extent, Feedback, FeedbackMode, Gathered, Growth, Node, OutputRef, Pace, ResponseTensor, Source, Stage,
+    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, Node, OutputRef, Pace, ResponseTensor, Source, Span, SpanOf, Stage,
 };
 use crate::tensor::Tensor;
 
@@ -149,7 +149,7 @@ impl Making<'_> {
                 let from = self.producers(cells, |output| same(port, output));
                 if let (Some((stage, output)), false) = (self.choose(&from), self.rng.one_in(4)) {
                     let (to_stage, input) = (to_stage as u32, input as u32);
-                    feedback.push(Feedback { stage, output, to_stage, input, mode: FeedbackMode::Replace });
+                    feedback.push(Feedback { stage, output, to_stage, input });
                 }
             }
         }
@@ -161,6 +161,9 @@ impl Making<'_> {
     }
 
     fn source(&mut self, reader: &Reader<'_>) -> Source {
+        if let [rows, _] = reader.port.shape[..] {
+            return self.window(reader, rows);
+        }
         let siblings = self.producers(&reader.cells[..reader.stage], |output| same(reader.port, output));
         match self.rng.below(7) {
             0 => self.outside(reader),
@@ -171,6 +174,37 @@ impl Making<'_> {
             3 => self.nodes(reader).unwrap_or(Source::Zeros),
             _ => self.other_chain(reader).unwrap_or_else(|| self.outside(reader)),
         }
+    }
+
+    /// So many rows of one origin, or of two one behind the other. Some begin before the first, and end behind the last.
+    fn window(&mut self, reader: &Reader<'_>, rows: u32) -> Source {
+        let port = Port { shape: reader.port.shape[1..].to_vec(), ..reader.port.clone() };
+        let is_x = self.model.cells[CELLS.lstm as usize].inputs[0].shape == port.shape;
+        if is_x && self.rng.one_in(4) {
+            return Source::Frames { tensor: 0, at: self.line(ROWS * port.shape[0]) };
+        }
+        let first = self.rng.between(1, rows);
+        let counts = [first, rows - first];
+        let mut spans = Vec::new();
+        for count in counts.into_iter().filter(|count| *count > 0) {
+            let chain = self.rng.below(self.chains.len() as u64) as u32;
+            let readable = self.chains.get(chain as usize).filter(|_| !self.forgotten.contains(&chain));
+            let cells: Vec<u32> = readable.iter().flat_map(|chain| &chain.stages).map(|stage| stage.cell).collect();
+            let fitting = self.producers(&cells, |output| same(&port, output));
+            let (of, places) = match self.choose(&fitting) {
+                Some((stage, number)) => (SpanOf::Chain(output(chain, stage, number)), self.bounds[chain as usize]),
+                None if is_x => (SpanOf::Tensor(0), ROWS),
+                None => return Source::Zeros,
+            };
+            spans.push(Span { of, at: self.line(places), every: self.rng.between(1, 2), count: Some(count) });
+        }
+        Source::Many(spans)
+    }
+
+    /// A line that begins near so many places.
+    fn line(&mut self, places: u32) -> Affine {
+        let stride = [1, 1, 0, 2, -1][self.rng.below(5) as usize];
+        Affine { first: i64::from(self.rng.below(u64::from(places) + 4) as u32) - 3, stride, from_end: self.rng.one_in(4) }
     }
 
     /// From the request or the plugin.
@@ -232,11 +266,11 @@ impl Making<'_> {
         let from_end = self.rng.one_in(3);
         let last = self.rng.below(u64::from(places)) as u32;
         if steps > places || self.rng.one_in(4) {
-            return Affine { first: last, stride: 0, from_end };
+            return Affine { first: last.into(), stride: 0, from_end };
         }
         match self.rng.one_in(2) {
-            true => Affine { first: self.rng.between(0, places - steps), stride: 1, from_end },
-            false => Affine { first: self.rng.between(steps - 1, places - 1), stride: -1, from_end },
+            true => Affine { first: self.rng.between(0, places - steps).into(), stride: 1, from_end },
+            false => Affine { first: self.rng.between(steps - 1, places - 1).into(), stride: -1, from_end },
         }
     }
 }
@@ -256,10 +290,12 @@ fn same(wanted: &Port, given: &Port) -> bool {
 /// Breaks one thing of a growth at random, in the way a careless or hostile plugin might.
 pub fn garble(growth: &mut Growth, rng: &mut Rng) {
     let number = |rng: &mut Rng| if rng.one_in(8) { u32::MAX - rng.between(0, 2) } else { rng.between(0, 7) };
+    let far =
+        |rng: &mut Rng| if rng.one_in(8) { [i64::MIN, -(1 << 53), i64::MAX][rng.below(3) as usize] } else { i64::from(number(rng)) - 2 };
     let reference = |rng: &mut Rng| OutputRef { chain: number(rng), stage: number(rng) % 3, output: number(rng) % 3 };
     let affine = |rng: &mut Rng| {
         let stride = [0, 1, -1, 2, i32::MAX, i32::MIN][rng.below(6) as usize];
-        Affine { first: number(rng), stride, from_end: rng.one_in(2) }
+        Affine { first: far(rng), stride, from_end: rng.one_in(2) }
     };
     let chains = growth.chains.len() as u64;
     let Some(chain) = growth.chains.get_mut(rng.below(chains) as usize) else { return };
@@ -269,7 +305,7 @@ pub fn garble(growth: &mut Growth, rng: &mut Rng) {
         return;
     }
     let input = rng.below(stage.inputs.len() as u64) as usize;
-    match rng.below(14) {
+    match rng.below(16) {
         0 => stage.cell = number(rng),
         1 => drop(stage.inputs.pop()),
         2 => stage.inputs[input] = Source::Steps { of: reference(rng), at: affine(rng) },
@@ -284,11 +320,18 @@ pub fn garble(growth: &mut Growth, rng: &mut Rng) {
         8 => chain.length = if rng.one_in(2) { Extent::Fixed(number(rng)) } else { Extent::Like(number(rng)) },
         9 => {
             let [stage, output, to_stage, input] = [0; 4].map(|_: u32| number(rng) % 4);
-            chain.feedback.push(Feedback { stage, output, to_stage, input, mode: FeedbackMode::Replace });
+            chain.feedback.push(Feedback { stage, output, to_stage, input });
         }
         10 => chain.stop = Some((number(rng), number(rng))),
         11 => growth.cancel.push(number(rng)),
-        12 => growth.outputs.push(ResponseTensor { name: "all".to_owned(), from: Gathered::All(reference(rng)), stream: false }),
+        12 => stage.inputs[input] = Source::Frames { tensor: number(rng), at: affine(rng) },
+        13 => {
+            let of = |rng: &mut Rng| if rng.one_in(2) { SpanOf::Tensor(number(rng) % 3) } else { SpanOf::Chain(reference(rng)) };
+            let count = |rng: &mut Rng| if rng.one_in(5) { None } else { Some(number(rng) % 5) };
+            let spans = (0..number(rng) % 4).map(|_| Span { of: of(rng), at: affine(rng), every: number(rng), count: count(rng) });
+            stage.inputs[input] = Source::Many(spans.collect());
+        }
+        14 => growth.outputs.push(ResponseTensor { name: "all".to_owned(), from: Gathered::All(reference(rng)), stream: false }),
         _ => {
             let (watch, keep) = (vec![reference(rng)], vec![reference(rng)]);
             let pace = Pace::Every(number(rng));

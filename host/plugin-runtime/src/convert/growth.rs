@@ -1,8 +1,8 @@
 //! A growth and a reaction. On every request's path: lists of plain numbers change owner without being copied.
 
 use cellwright_cell_graph::graph::{
-    Affine, Chain, Continuation, Extent, Feedback, FeedbackMode, Gathered, Growth, Node, OutputRef, Pace, Reaction, ResponseTensor, Source,
-    Span, SpanOf, Stage,
+    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, Node, OutputRef, Pace, Reaction, ResponseTensor, Source, Span, SpanOf,
+    Stage,
 };
 
 use super::{Budget, Unfit, tensor};
@@ -69,6 +69,7 @@ impl<'a> Converter<'a> {
             }
             types::Source::Index(at) => Source::Index(affine(at)),
             types::Source::Rows(rows) => Source::Rows { tensor: rows.tensor, at: affine(rows.at) },
+            types::Source::Frames(rows) => Source::Frames { tensor: rows.tensor, at: affine(rows.at) },
             types::Source::Steps(steps) => Source::Steps { of: output(steps.of), at: affine(steps.at) },
             types::Source::Last(of) => Source::Last(output(of)),
             types::Source::Nodes(nodes) => {
@@ -126,13 +127,9 @@ fn span(from: types::Span) -> Span {
         types::SpanOf::Chain(of) => SpanOf::Chain(output(of)),
         types::SpanOf::Tensor(tensor) => SpanOf::Tensor(tensor),
     };
-    Span { of, at: affine(from.at), count: from.count }
+    Span { of, at: affine(from.at), every: from.every, count: from.count }
 }
 
 fn feedback(from: types::Feedback) -> Feedback {
-    let mode = match from.mode {
-        types::FeedbackMode::Replace => FeedbackMode::Replace,
-        types::FeedbackMode::Append => FeedbackMode::Append,
-    };
-    Feedback { stage: from.stage, output: from.output, to_stage: from.to_stage, input: from.input, mode }
+    Feedback { stage: from.stage, output: from.output, to_stage: from.to_stage, input: from.input }
 }

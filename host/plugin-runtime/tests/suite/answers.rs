@@ -1,7 +1,7 @@
 //! Answers as the canonical ABI lays them out in a guest's memory: right ones, and ones that point anywhere.
 
 use cellwright_cell_graph::Tensor;
-use cellwright_cell_graph::graph::{Chain, Continuation, Extent, Feedback, FeedbackMode, Growth, Node, OutputRef, Pace, Source, Stage};
+use cellwright_cell_graph::graph::{Chain, Continuation, Extent, Feedback, Growth, Node, OutputRef, Pace, Source, Stage};
 use cellwright_plugin_runtime::{CallError, Event, LimitReached, Limits};
 
 use crate::guest::{Guest, words};
@@ -21,19 +21,19 @@ fn failure(guest: &Guest) -> String {
 
 #[test]
 fn a_growth_arrives_as_the_guest_laid_it_out() {
-    // At 4096 a chain, at 4132 its stage, at 4144 three sources, at 4240 a feedback, at 4260 two nodes.
-    let chain = words(&[4132, 1, 0, 330, 4240, 1, 1, 0, 2]);
+    // At 4096 a chain, at 4132 its stage, at 4144 three sources of 40 bytes, at 4264 a feedback, at 4280 two nodes.
+    let chain = words(&[4132, 1, 0, 330, 4264, 1, 1, 0, 2]);
     let stage = words(&[7, 4144, 3]);
-    let rows = words(&[4, 1, 329, u32::MAX, 0, 0, 0, 0]);
-    let nodes = words(&[7, 0, 1, 4260, 2, 0, 0, 0]);
-    let data = [chain, stage, words(&[0; 8]), rows, nodes, words(&[0, 1, 0, 2, 0]), words(&[0, 5, 1, 6])].concat();
+    let rows = words(&[4, 0, 1, 0, 329, 0, u32::MAX, 0, 0, 0]);
+    let nodes = words(&[8, 0, 0, 1, 4280, 2, 0, 0, 0, 0]);
+    let data = [chain, stage, words(&[0; 10]), rows, nodes, words(&[0, 1, 0, 2]), words(&[0, 5, 1, 6])].concat();
     let growth = model(&Guest::answering(&chains(1), &data)).unfold(&nothing()).unwrap();
     let at = cellwright_cell_graph::graph::Affine { first: 329, stride: -1, from_end: false };
     let nodes = Source::Nodes { stage: 0, output: 1, of: vec![Node { chain: 0, step: 5 }, Node { chain: 1, step: 6 }] };
     let expected = Chain {
         stages: vec![Stage { cell: 7, inputs: vec![Source::Zeros, Source::Rows { tensor: 1, at }, nodes] }],
         length: Extent::Fixed(330),
-        feedback: vec![Feedback { stage: 0, output: 1, to_stage: 0, input: 2, mode: FeedbackMode::Replace }],
+        feedback: vec![Feedback { stage: 0, output: 1, to_stage: 0, input: 2 }],
         stop: Some((0, 2)),
     };
     assert_eq!(growth, Growth { chains: vec![expected], ..Growth::default() });
@@ -142,8 +142,8 @@ fn answers_have_a_largest_number_of_chains_and_elements_and_bytes_of_state() {
 #[test]
 fn a_literal_that_contradicts_itself_is_an_error() {
     // One chain, one stage, one literal: FP32 (11) of shape [2] with four bytes.
-    let data =
-        [words(&[4132, 1, 0, 1, 0, 0, 0, 0, 0]), words(&[0, 4144, 1]), words(&[1, 0, 0, 11, 4176, 1, 4176, 4]), words(&[2, 0])].concat();
+    let literal = words(&[1, 0, 0, 0, 11, 4192, 1, 4192, 4, 0, 0, 0]);
+    let data = [words(&[4132, 1, 0, 1, 0, 0, 0, 0, 0]), words(&[0, 4144, 1]), literal, words(&[2, 0])].concat();
     let sentence = failure(&Guest::answering(&chains(1), &data));
     assert_eq!(sentence, "tensor `` has 4 bytes, which do not make FP32 of shape [2]");
 }

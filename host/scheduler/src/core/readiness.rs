@@ -19,8 +19,8 @@ use crate::core::lane::{Lane, Status};
 use crate::core::request::{Chain, Request, both};
 use crate::id::{LaneId, WorkerId};
 pub(crate) use notifying::Notified;
-pub(crate) use readers::Readers;
 use readers::read_at;
+pub(crate) use readers::{Readers, Through};
 
 /// Whether a node may be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +111,14 @@ impl Core {
                     let Some(other) = request.chain(*chain).filter(|chain| !chain.gone()) else { continue };
                     let Some(named) = request.bound_of(*chain).and_then(|bound| read_at(*at, bound, step)) else { return Verdict::No };
                     sum.add(*chain, self.lane(other.lane(*stage)).status(named), strict || other.stops);
+                }
+                Dependency::Through { chain, stage, at } => {
+                    let Some(other) = request.chain(*chain).filter(|chain| !chain.gone()) else { continue };
+                    let Some(last) = at.number(step).and_then(|last| u64::try_from(last).ok()) else { continue };
+                    let last = last.min(u64::from(request.bound_of(*chain).unwrap_or(1)) - 1) as u32;
+                    let status =
+                        other.through(*stage).map_or(Status::Waiting, |through| through.status(self.lane(other.lane(*stage)), last));
+                    sum.add(*chain, status, strict || other.stops);
                 }
                 Dependency::End { chain } if names_unexecuted(request, stage, step, *chain) => sum.add(*chain, Status::Never, strict),
                 Dependency::End { chain } => sum.add(*chain, self.end_status(request, *chain), strict),

@@ -213,7 +213,7 @@ fn path_ns(view: View<'_>, graph: &UnfoldedGrowth) -> u64 {
             match depends {
                 Dependency::End { chain } => before = before.max(of(chain)),
                 // Only its last step may wait for the other chain's last.
-                Dependency::Step { chain, .. } => beside = beside.max(of(chain)),
+                Dependency::Step { chain, .. } | Dependency::Through { chain, .. } => beside = beside.max(of(chain)),
                 _ => {}
             }
         }

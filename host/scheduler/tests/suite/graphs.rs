@@ -202,7 +202,7 @@ pub(crate) fn two_stage_decoder(bound: u32, encoder: Option<u32>) -> UnfoldedCha
 pub(crate) fn family(dice: &mut Dice, first: u32, longest: u32) -> Vec<UnfoldedChain> {
     let bound = dice.between(1, longest);
     let streams = dice.once_in(3);
-    let mut chains = match dice.below(11) {
+    let mut chains = match dice.below(14) {
         0 | 1 => vec![lstm(bound, &[])],
         2 => {
             // Bidirectional, and a head over both directions, step by step.
@@ -234,15 +234,33 @@ pub(crate) fn family(dice: &mut Dice, first: u32, longest: u32) -> Vec<UnfoldedC
         8 => {
             // Reads steps of a chain that may stop before them.
             let named = dice.below(bound);
-            let at = Affine { first: named, stride: 0, from_end: false };
+            let at = Affine { first: named.into(), stride: 0, from_end: false };
             let leader = UnfoldedChain { stop: Some((0, 0)), ..lstm(bound, &[]) };
             vec![leader, chain(dice.between(1, 3), vec![stage(HEAD, &[Dependency::Step { chain: first, stage: 0, at }])])]
         }
         9 => {
             // Counts back from where a chain stops, further than that may be.
-            let at = Affine { first: dice.below(bound), stride: 0, from_end: true };
+            let at = Affine { first: dice.below(bound).into(), stride: 0, from_end: true };
             let leader = UnfoldedChain { stop: Some((0, 0)), ..lstm(bound, &[]) };
             vec![leader, chain(dice.between(1, 3), vec![counting(first, at)])]
+        }
+        10 => {
+            // Follows a chain that may stop, and waits for all its steps so far.
+            let through = [Dependency::Through { chain: first, stage: 0, at: Affine { first: -i64::from(dice.below(3)), ..EVERY } }];
+            let leader = UnfoldedChain { stop: Some((0, 0)), ..lstm(bound, &[]) };
+            vec![leader, UnfoldedChain { length: Length { bound, like: Some(first) }, ..chain(bound, vec![stage(HEAD, &through)]) }]
+        }
+        11 | 12 => {
+            // Waits for steps that run in any order or one after the other, as far as a line says that may begin before them and end behind.
+            let mut line = || {
+                let stride = [0, 1, 1, 2, -1][dice.below(5) as usize];
+                let at = Affine { first: i64::from(dice.below(longest + 3)) - 3, stride, from_end: false };
+                Dependency::Through { chain: first, stage: 0, at }
+            };
+            let (one, other) = ([line()], [line(), line()]);
+            let read = if dice.once_in(2) { lstm(bound, &[]) } else { chain(bound, vec![stage(LEAF, &[])]) };
+            let reader = if dice.once_in(2) { lstm(bound, &other) } else { chain(dice.between(1, longest), vec![stage(INNER, &other)]) };
+            vec![read, chain(dice.between(1, longest), vec![stage(HEAD, &one)]), reader]
         }
         _ => {
             let end = [Dependency::End { chain: first }];

@@ -93,9 +93,15 @@ impl Graph {
                 Dependency::Previous { stage } => add(NodeId { stage: *stage, step: node.step - 1, ..node }, false),
                 Dependency::Sibling { stage } => add(NodeId { stage: *stage, ..node }, false),
                 Dependency::Step { chain, stage, at } => {
-                    let named = i64::from(at.first) + i64::from(node.step) * i64::from(at.stride);
+                    let named = at.first + i64::from(node.step) * i64::from(at.stride);
                     let named = if at.from_end { i64::from(self.chain(*chain).length.bound) - 1 - named } else { named };
                     add(NodeId { chain: *chain, stage: *stage, step: u32::try_from(named).expect("a step of the chain") }, true);
+                }
+                Dependency::Through { chain, stage, at } => {
+                    let last = at.first + i64::from(node.step) * i64::from(at.stride);
+                    for step in 0..=last.min(i64::from(self.chain(*chain).length.bound) - 1) {
+                        add(NodeId { chain: *chain, stage: *stage, step: step as u32 }, true);
+                    }
                 }
                 Dependency::End { chain } => ends.push(*chain),
                 Dependency::Nodes { input } => {
@@ -112,7 +118,7 @@ impl Graph {
         needs.extend(ends.iter().copied().map(Need::End));
         for input in &graph.inputs {
             let named = match &input.source {
-                Source::Steps { chain, at, .. } => Some((*chain, at.first.wrapping_add_signed(at.stride.wrapping_mul(node.step as i32)))),
+                Source::Steps { chain, at, .. } => Some((*chain, at.at(node.step).expect("a step of the chain"))),
                 Source::Nodes { of, .. } => of.get(node.step as usize).map(|named| (named.chain, named.step)),
                 _ => None,
             };

@@ -231,7 +231,8 @@ impl Run {
         let cancelled = |chain: &u32| request.graph.growths.iter().any(|growth| growth.cancel.contains(chain));
         let counted = keep.last().copied().filter(|chain| !cancelled(chain) && self.dice.once_in(3));
         if let Some(kept) = counted {
-            let at = Affine { first: self.dice.below(request.graph.chain(kept).length.bound), stride: 0, from_end: self.dice.once_in(2) };
+            let at =
+                Affine { first: self.dice.below(request.graph.chain(kept).length.bound).into(), stride: 0, from_end: self.dice.once_in(2) };
             chains.push(graphs::chain(1, vec![graphs::counting(kept, at)]));
         }
         let keeps: Vec<u32> = keep.into_iter().chain(first..first + chains.len() as u32).filter(|_| self.dice.once_in(2)).collect();

@@ -3,7 +3,7 @@
 use cellwright_cell_graph::check::{GraphLimits, Unfolding};
 use cellwright_cell_graph::generate::{CELLS, ModelShape, model_of};
 use cellwright_cell_graph::graph::{
-    Affine, Chain, Continuation, Extent, Feedback, FeedbackMode, Gathered, Growth, OutputRef, Pace, ResponseTensor, Source, Stage,
+    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, OutputRef, Pace, ResponseTensor, Source, Stage,
 };
 use cellwright_cell_graph::{Datatype, Description};
 
@@ -21,7 +21,7 @@ fn leaves(length: Extent) -> Chain {
 
 /// A decoder that may stop.
 fn decoder(length: u32) -> Chain {
-    let feed = |output, input| Feedback { stage: 0, output, to_stage: 0, input, mode: FeedbackMode::Replace };
+    let feed = |output, input| Feedback { stage: 0, output, to_stage: 0, input };
     Chain {
         stages: vec![Stage { cell: CELLS.decoder, inputs: vec![FIRST, Source::Zeros, Source::Zeros] }],
         length: Extent::Fixed(length),

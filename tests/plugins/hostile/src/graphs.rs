@@ -1,8 +1,8 @@
 //! Growths: the honest one, and those that the host must refuse whole.
 
 use crate::cellwright::plugin::types::{
-    Affine, Chain, Datatype, Extent, Feedback, FeedbackMode, Gathered, Growth, Node, Nodes, OutputRef, ResponseTensor, Rows, Sibling,
-    Source, Stage, Steps, Tensor,
+    Affine, Chain, Datatype, Extent, Feedback, Gathered, Growth, Node, Nodes, OutputRef, ResponseTensor, Rows, Sibling, Source, Span,
+    SpanOf, Stage, Steps, Tensor,
 };
 use crate::description::{HEAVY, WIDTH};
 
@@ -74,13 +74,18 @@ pub fn of(behaviour: &str, rows: u32) -> Option<Growth> {
             chain.stages[0].inputs[0] = Source::Rows(Rows { tensor: 0, at: Affine { first: 0, stride: -1, from_end: false } })
         }
         "stride-overflow" => {
-            chain.stages[0].inputs[0] = Source::Rows(Rows { tensor: 0, at: Affine { first: u32::MAX, stride: i32::MAX, from_end: false } })
+            chain.stages[0].inputs[0] = Source::Rows(Rows { tensor: 0, at: Affine { first: i64::MAX, stride: i32::MAX, from_end: false } })
+        }
+        "frame-too-far" => chain.stages[0].inputs[0] = Source::Frames(Rows { tensor: 0, at: Affine { first: i64::MIN, ..EVERY } }),
+        "endless-span" => {
+            let span = Span { of: SpanOf::Tensor(0), at: EVERY, every: u32::MAX, count: Some(u32::MAX) };
+            chain.stages[0].inputs[0] = Source::Many(vec![span; 1000]);
         }
         "no-such-tensor" => chain.stages[0].inputs[0] = Source::Rows(Rows { tensor: 7, at: EVERY }),
         "no-such-cell" => chain.stages[0].cell = 9,
         "no-such-chain" => chain.stages[0].inputs[1] = Source::Last(output(u32::MAX)),
         "no-such-step" => {
-            growth.chains.push(chain_of(1, Source::Steps(Steps { of: output(0), at: Affine { first: rows, ..EVERY } })));
+            growth.chains.push(chain_of(1, Source::Steps(Steps { of: output(0), at: Affine { first: rows.into(), ..EVERY } })));
         }
         "no-such-stage" => growth.outputs[0].from = Gathered::Last(OutputRef { chain: 0, stage: 3, output: 0 }),
         "no-such-output" => growth.outputs[0].from = Gathered::Last(OutputRef { chain: 0, stage: 0, output: 5 }),
@@ -115,7 +120,7 @@ pub fn summing(rows: u32) -> Chain {
     Chain {
         stages: vec![Stage { cell: 0, inputs: vec![Source::Rows(Rows { tensor: 0, at: EVERY }), Source::Zeros] }],
         length: Extent::Fixed(rows),
-        feedback: vec![Feedback { stage: 0, output: 0, to_stage: 0, input: 1, mode: FeedbackMode::Replace }],
+        feedback: vec![Feedback { stage: 0, output: 0, to_stage: 0, input: 1 }],
         stop: None,
     }
 }

@@ -50,7 +50,9 @@ const OVERSIZED: &[Case] = &[
 const OUT_OF_RANGE: &[Case] = &[
     ("no-such-row", &["plugin.wasm", "input 0 (`x`)", "step 2 would take row 3", "there are 3"]),
     ("row-below-zero", &["plugin.wasm", "input 0 (`x`)", "step 2 would take row -2"]),
-    ("stride-overflow", &["plugin.wasm", "input 0 (`x`)", "row 4294967295"]),
+    ("stride-overflow", &["plugin.wasm", "input 0 (`x`)", "row 9223372036854775807"]),
+    ("frame-too-far", &["plugin.wasm", "input 0 (`x`)", "step 0 would begin with element 2^53"]),
+    ("endless-span", &["plugin.wasm", "input 0 (`x`)", "rows of spans go into ports of rank 2", "[4]"]),
     ("no-such-tensor", &["plugin.wasm", "input 0 (`x`)", "tensor 7 does not exist"]),
     ("no-such-cell", &["plugin.wasm", "chain 0, stage 0", "no cell 9"]),
     ("no-such-chain", &["plugin.wasm", "input 1 (`before`)", "chain 4294967295 does not exist"]),

@@ -54,7 +54,7 @@ impl Exact {
         let outputs = (0..).zip(&cell.outputs).map(|(output, of)| Elements::from_bytes(of.port.datatype, &delivered[&(lane, output, 0)]));
         let outputs: Vec<Elements> = outputs.collect();
         // Random bodies are held against it elsewhere.
-        if position > CELLS.internal {
+        if position > CELLS.window {
             return Ok(outputs);
         }
         let wide = cell.outputs.iter().any(|output| output.port.shape.iter().any(|extent| *extent >= WIDE));

@@ -152,7 +152,7 @@ fn token(part: &Part, active: &Active, ends: Ends<'_>) -> Option<(CellTypeId, u3
             [a, b, c, d, e, f, g, h] => i64::from_ne_bytes([a, b, c, d, e, f, g, h]),
             _ => return None,
         },
-        InputRef::Slot { .. } | InputRef::Zeros => return None,
+        _ => return None,
     };
     Some((giver.cell, giver.output, index))
 }

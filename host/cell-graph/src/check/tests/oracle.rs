@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::check::{GraphLimits, Model, Unfolding};
 use crate::generate::{self, ModelShape, Rng};
-use crate::graph::{Extent, Growth, Node, Source};
+use crate::graph::{Extent, Growth, Node, Source, SpanOf};
 use crate::oracle::{self, Edges, NodeId};
 use crate::unfolded::{self, Dependency, Retention, UnfoldedGrowth};
 
@@ -68,6 +68,10 @@ fn assert_waits_for_earlier(unfolded: &UnfoldedGrowth) {
             let read = stage.inputs.iter().flat_map(|input| match &input.source {
                 unfolded::Source::Steps { chain, .. } | unfolded::Source::Last { chain, .. } => vec![*chain],
                 unfolded::Source::Nodes { of, .. } => of.iter().map(|node| node.chain).collect(),
+                unfolded::Source::Window(runs) => runs
+                    .iter()
+                    .filter_map(|run| if let unfolded::RunOf::Chain { chain, .. } = run.of { Some(chain) } else { None })
+                    .collect(),
                 _ => Vec::new(),
             });
             let end = |waits: &Dependency| if let Dependency::End { chain } = waits { Some(*chain) } else { None };
@@ -160,6 +164,10 @@ fn assert_reasons(expanded: &oracle::Expanded, unfolded: &UnfoldedGrowth, execut
         for (position, stage) in chain.stages.iter().enumerate() {
             let own = expanded.reads.iter().filter(|(node, _)| (node.0, node.1) == (number, position as u32));
             let read: BTreeSet<(u32, u32)> = own.flat_map(|(_, reads)| reads).map(|node| (node.0, node.1)).collect();
+            let runs =
+                || stage.inputs.iter().flat_map(|input| if let unfolded::Source::Window(runs) = &input.source { &runs[..] } else { &[] });
+            // Which of its rows are there does not depend on what it waits for.
+            let sees = |number: u32| runs().any(|run| matches!(run.of, unfolded::RunOf::Chain { chain, .. } if chain == number));
             for (at, dependency) in stage.depends.iter().enumerate() {
                 assert!(!stage.depends[..at].contains(dependency), "twice: {dependency:?}");
                 let reason = match *dependency {
@@ -168,7 +176,10 @@ fn assert_reasons(expanded: &oracle::Expanded, unfolded: &UnfoldedGrowth, execut
                     }
                     Dependency::Sibling { stage } => read.contains(&(number, stage)),
                     Dependency::Step { chain, stage, .. } => read.contains(&(chain, stage)),
-                    Dependency::End { chain } => chain < unfolded.first_chain || read.iter().any(|(other, _)| *other == chain),
+                    Dependency::Through { chain, .. } => sees(chain),
+                    Dependency::End { chain } => {
+                        chain < unfolded.first_chain || read.iter().any(|(other, _)| *other == chain) || sees(chain)
+                    }
                     Dependency::Nodes { input } => matches!(stage.inputs[input as usize].source, crate::unfolded::Source::Nodes { .. }),
                 };
                 assert!(reason, "chain {number}, stage {position} waits without a reason: {dependency:?}");
@@ -256,6 +267,13 @@ fn shift(growth: &mut Growth, by: u32) {
             match source {
                 Source::Steps { of, .. } | Source::Last(of) => moved(&mut of.chain),
                 Source::Nodes { of, .. } => of.iter_mut().for_each(|node| moved(&mut node.chain)),
+                Source::Many(spans) => {
+                    spans.iter_mut().for_each(|span| {
+                        if let SpanOf::Chain(of) = &mut span.of {
+                            moved(&mut of.chain)
+                        }
+                    });
+                }
                 _ => {}
             }
         }
@@ -317,6 +335,7 @@ fn refer_back(growth: &mut Growth, kept: &[u32], rng: &mut Rng) {
         }
         match source {
             Source::Last(of) | Source::Steps { of, .. } => *of = crate::graph::OutputRef { chain: *chain, stage: 0, output: 0 },
+            Source::Many(spans) => spans[0].of = SpanOf::Chain(crate::graph::OutputRef { chain: *chain, stage: 0, output: 0 }),
             Source::Nodes { stage: 0, output: 0, of } => of.iter_mut().step_by(2).for_each(|node| *node = Node { chain: *chain, step: 0 }),
             _ => {}
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::check::{GraphLimits, Model, Unfolding};
 use crate::generate::{self, CELLS, Family, ModelShape, Rng};
 use crate::graph::{
-    Affine, Continuation, Extent, Feedback, FeedbackMode, Gathered, Growth, Node, OutputRef, Pace, ResponseTensor, Source, Stage,
+    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, Node, OutputRef, Pace, ResponseTensor, Source, Span, SpanOf, Stage,
 };
 use crate::tensor::Tensor;
 
@@ -55,10 +55,10 @@ const fn of(chain: u32, stage: u32, output: u32) -> OutputRef {
 }
 
 const fn feedback(stage: u32, output: u32, to_stage: u32, input: u32) -> Feedback {
-    Feedback { stage, output, to_stage, input, mode: FeedbackMode::Replace }
+    Feedback { stage, output, to_stage, input }
 }
 
-const fn at(first: u32, stride: i32, from_end: bool) -> Affine {
+const fn at(first: i64, stride: i32, from_end: bool) -> Affine {
     Affine { first, stride, from_end }
 }
 
@@ -111,7 +111,7 @@ fn chains() {
             }),
             "chain 2: it is like chain 1, which may stop, and so cannot stop by itself",
         ),
-        (refusal(|g| g.chains[0].stages[0].cell = 11), "chain 0, stage 0: there is no cell 11; the model has 11"),
+        (refusal(|g| g.chains[0].stages[0].cell = 12), "chain 0, stage 0: there is no cell 12; the model has 12"),
         (refusal(|g| drop(g.chains[0].stages[0].inputs.pop())), "chain 0, stage 0: it has 2 sources, but its cell takes 3 inputs"),
         (refusal(|g| g.cancel = vec![0]), "the graph: chain 0 does not exist"),
         (refusal(|g| g.cancel = vec![0; 9]), "the graph: it has 9 cancelled chains, more than the limit of 8"),
@@ -134,10 +134,6 @@ fn feedback_and_stop() {
         (fed(feedback(0, 0, 0, 0)), "chain 0, feedback 2: input 0 of stage 0 is not carried, and only carried inputs take feedback"),
         (fed(feedback(0, 0, 0, 1)), "chain 0, feedback 2: input 1 of stage 0 takes feedback already"),
         (
-            fed(Feedback { mode: FeedbackMode::Append, ..feedback(0, 0, 0, 1) }),
-            "chain 0, feedback 2: feedback that appends is not supported yet",
-        ),
-        (
             refusal(|g| g.chains[1].feedback[0].output = 0),
             "chain 1, feedback 0: it takes INT64, but is given FP32; nothing is converted silently",
         ),
@@ -147,6 +143,48 @@ fn feedback_and_stop() {
     ];
     for (given, wanted) in table {
         assert_eq!(given, wanted);
+    }
+}
+
+#[test]
+fn spans() {
+    // Another chain of so many steps, which sees three states and two rows of `x` at each.
+    let sees = |steps: u32, states: Vec<Span>| {
+        refusal(|growth| {
+            let inputs = vec![Source::Many(states), Source::Zeros];
+            let stages = vec![Stage { cell: CELLS.window, inputs }];
+            growth.chains.push(Chain { stages, length: Extent::Fixed(steps), feedback: vec![], stop: None });
+        })
+    };
+    let span = |of, at, every, count| Span { of, at, every, count };
+    let chain = |number, at, every, count| span(SpanOf::Chain(of(number, 0, 0)), at, every, count);
+    let of_chain = |at, every, count| sees(5, vec![chain(0, at, every, count)]);
+    let place = "chain 2, stage 0, input 0 (`states`): ";
+    let table = [
+        (of_chain(Affine::EVERY, 1, None), "a span without a count is not supported yet"),
+        (of_chain(Affine::EVERY, 0, Some(3)), "a span has a count and a distance of at least 1"),
+        (of_chain(Affine::EVERY, 1, Some(0)), "a span has a count and a distance of at least 1"),
+        (of_chain(Affine::EVERY, 1, Some(2)), "its spans have 2 rows or more, but it takes 3"),
+        (of_chain(Affine::EVERY, 1, Some(u32::MAX)), "its spans have 4294967295 rows or more, but it takes 3"),
+        (sees(5, vec![]), "its spans have 0 rows or more, but it takes 3"),
+        (of_chain(at(i64::MAX, 1, false), 1, Some(3)), "step 0 would begin with step 2^53 or one further from 0"),
+        (of_chain(at(i64::MIN, -1, true), 1, Some(3)), "step 0 would begin with step 2^53 or one further from 0"),
+        (of_chain(at(1, i32::MIN, true), 1, Some(3)), "step 4 would begin with step 2^53 or one further from 0"),
+        (
+            sees(5, vec![chain(2, Affine::EVERY, 1, Some(3))]),
+            "chain 2 does not stand before it; a reference goes to an earlier chain, or by `nodes` to an earlier step",
+        ),
+        (sees(5, vec![chain(7, Affine::EVERY, 1, Some(3))]), "chain 7 does not exist"),
+        (
+            sees(5, vec![span(SpanOf::Chain(of(1, 0, 2)), Affine::EVERY, 1, Some(3))]),
+            "it takes FP32, but is given INT64; nothing is converted silently",
+        ),
+        (sees(5, vec![span(SpanOf::Tensor(0), Affine::EVERY, 1, Some(3))]), "it takes rows of shape [2], but is given [3]"),
+        (sees(5, vec![span(SpanOf::Tensor(4), Affine::EVERY, 1, Some(3))]), "tensor `scalar` has no rows, because it is a scalar"),
+        (sees(90, vec![chain(0, Affine::EVERY, 1, Some(3))]), "up to here there are 289 edges, more than the limit of 200"),
+    ];
+    for (given, wanted) in table {
+        assert_eq!(given, format!("{place}{wanted}"));
     }
 }
 
@@ -165,14 +203,20 @@ fn sources_from_outside() {
         (rows(1, at(0, 2, false)), "step 4 would take row 8, but there are 5"),
         (rows(1, at(1, 1, true)), "step 4 would take row 5, but there are 5"),
         (rows(1, at(4, -2, false)), "step 4 would take row -4, but there are 5"),
-        (rows(1, at(u32::MAX, i32::MIN, false)), "step 0 would take row 4294967295, but there are 5"),
+        (rows(1, at(i64::from(u32::MAX), i32::MIN, false)), "step 0 would take row 4294967295, but there are 5"),
         (rows(0, Affine::EVERY), "it takes INT64, but is given FP32; nothing is converted silently"),
         (rows(2, Affine::EVERY), "tensor `text` is BYTES, and cells take no BYTES; read it and pass numbers"),
         (rows(3, Affine::EVERY), "tensor `short` does not hold what its datatype and shape say"),
         (rows(4, Affine::EVERY), "tensor `scalar` has no rows, because it is a scalar"),
         (rows(5, Affine::EVERY), "tensor 5 does not exist; the request has 5"),
         (token(Source::Pick { of: of(0, 0, 0), by: 0 }), "`pick` is not supported yet"),
-        (token(Source::Many(vec![])), "`many` is not supported yet"),
+        (token(Source::Many(vec![])), "rows of spans go into ports of rank 2 or more, whose first extent is their number, not []"),
+        (token(Source::Frames { tensor: 0, at: Affine::EVERY }), "it takes INT64, but is given FP32; nothing is converted silently"),
+        (
+            token(Source::Frames { tensor: 2, at: Affine::EVERY }),
+            "tensor `text` is BYTES, and cells take no BYTES; read it and pass numbers",
+        ),
+        (token(Source::Frames { tensor: 1, at: at(1 << 54, 0, false) }), "step 0 would begin with element 2^53 or one further from 0"),
     ];
     for (given, wanted) in table {
         assert_eq!(given, format!("{place}{wanted}"));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::check::{GraphLimits, Model, Unfolding};
 use crate::generate::{self, CELLS, ModelShape};
 use crate::graph::{
-    Affine, Chain, Continuation, Extent, Feedback, FeedbackMode, Gathered, Growth, Node, OutputRef, Pace, ResponseTensor, Source, Stage,
+    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, Node, OutputRef, Pace, ResponseTensor, Source, Span, SpanOf, Stage,
 };
 use crate::tensor::Tensor;
-use crate::unfolded::{self, Delivery, Dependency, Grouping, Length, ResponseFrom, Retention, UnfoldedGrowth};
+use crate::unfolded::{self, Delivery, Dependency, Grouping, Length, ResponseFrom, Retention, Run, RunOf, UnfoldedGrowth};
 
 fn model() -> Arc<Model> {
     generate::model_of(ModelShape { width: 2, hidden: 2, vocabulary: 4 }, 1)
@@ -27,10 +27,10 @@ const fn of(chain: u32, stage: u32, output: u32) -> OutputRef {
 }
 
 const fn feed(stage: u32, output: u32, to_stage: u32, input: u32) -> Feedback {
-    Feedback { stage, output, to_stage, input, mode: FeedbackMode::Replace }
+    Feedback { stage, output, to_stage, input }
 }
 
-const fn at(first: u32, stride: i32, from_end: bool) -> Affine {
+const fn at(first: i64, stride: i32, from_end: bool) -> Affine {
     Affine { first, stride, from_end }
 }
 
@@ -153,6 +153,59 @@ fn a_stage_that_may_run_ahead_is_held_whole() {
     let [ahead, state] = &unfolded.chains[0].stages[..] else { panic!("two stages") };
     assert_eq!((ahead.retention, state.retention), (Retention::All, Retention::Double));
     assert_eq!((&ahead.grouping, &state.grouping), (&Grouping::Each, &Grouping::Whole));
+}
+
+/// A chain that sees three states of another at each step, and a frame of 4 elements.
+fn window(chain: u32, steps: Extent, states: Affine, every: u32, frames: Affine) -> Chain {
+    let span = Span { of: SpanOf::Chain(of(chain, 0, 0)), at: states, every, count: Some(3) };
+    let inputs = vec![Source::Many(vec![span]), Source::Frames { tensor: 0, at: frames }];
+    Chain { stages: vec![Stage { cell: CELLS.window, inputs }], length: steps, feedback: vec![], stop: None }
+}
+
+fn run(chain: u32, at: Affine, every: u32) -> unfolded::Source {
+    unfolded::Source::Window([Run { of: RunOf::Chain { chain, stage: 0, output: 0 }, at, every, count: 3 }].into())
+}
+
+#[test]
+fn a_window_waits_for_all_steps_as_far_as_its_last_row() {
+    let frames = at(-4, 3, false);
+    let unfolded = unfold(of_chains(vec![
+        lstm(CELLS.lstm, 5, rows(Affine::EVERY)),
+        window(0, Extent::Fixed(5), at(-4, 1, false), 2, frames),
+        window(0, Extent::Fixed(5), at(0, 1, true), 1, at(13, -1, true)),
+        window(0, Extent::Fixed(2), at(-9, 1, false), 2, frames),
+    ]));
+    assert_eq!(unfolded.chains[0].stages[0].retention, Retention::All);
+    let [_, causal, backward, before] = &unfolded.chains[..] else { panic!("four chains") };
+    let stage = &causal.stages[0];
+    assert_eq!(stage.inputs[0].source, run(0, at(-4, 1, false), 2));
+    assert_eq!(stage.inputs[1].source, unfolded::Source::Frames { tensor: 0, at: frames });
+    assert_eq!(stage.depends, [Dependency::Through { chain: 0, stage: 0, at: at(0, 1, false) }]);
+    assert_eq!((&stage.grouping, causal.sequential), (&Grouping::Each, false));
+    // Counted from the front, where that is known: the last row of step 0 lies two steps behind the end.
+    let stage = &backward.stages[0];
+    assert_eq!(stage.inputs[0].source, run(0, at(4, -1, false), 1));
+    assert_eq!(stage.inputs[1].source, unfolded::Source::Frames { tensor: 0, at: at(0, 1, false) });
+    assert_eq!(stage.depends, [Dependency::Through { chain: 0, stage: 0, at: at(6, -1, false) }]);
+    assert_eq!(before.stages[0].depends, [], "it sees zeros alone");
+}
+
+#[test]
+fn a_window_over_a_chain_that_may_stop_waits_for_its_end_unless_it_follows_it() {
+    let every = |first| at(first, 1, false);
+    let of_decoder = |steps, first| window(0, steps, every(first), 1, Affine::EVERY);
+    let unfolded = unfold(of_chains(vec![
+        decoder(6),
+        of_decoder(Extent::Like(0), -2),
+        of_decoder(Extent::Like(0), -1),
+        of_decoder(Extent::Fixed(6), -2),
+        window(1, Extent::Like(0), every(-2), 1, Affine::EVERY),
+        window(0, Extent::Like(1), at(-2, 1, true), 1, Affine::EVERY),
+    ]));
+    let depends: Vec<_> = unfolded.chains[1..].iter().map(|chain| &chain.stages[0].depends[..]).collect();
+    let (end, through) = ([Dependency::End { chain: 0 }], |chain| [Dependency::Through { chain, stage: 0, at: Affine::EVERY }]);
+    assert_eq!(depends, [&through(0)[..], &end, &end, &through(1), &end]);
+    assert_eq!(unfolded.chains[5].stages[0].inputs[0].source, run(0, at(-2, 1, true), 1));
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn source(cell: &TypedCell, input: usize, drawn: &mut Drawn<'_>) -> (Source, Opt
             (Source::Rows { tensor: tensor_number, at }, Some(Tensor::from_f32(&port.name, &shape, &values)))
         }
         // A token, drawn for each row.
-        _ => (Source::Index(Affine { first: u32::try_from(random.below(drawn.tokens)).unwrap_or(0), stride: 0, from_end: false }), None),
+        _ => (Source::Index(Affine { first: i64::try_from(random.below(drawn.tokens)).unwrap_or(0), stride: 0, from_end: false }), None),
     }
 }
 

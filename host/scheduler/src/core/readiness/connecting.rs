@@ -67,7 +67,8 @@ impl Core {
         };
         let alone = chain.root().is_none() && chain.stages() == 1 && stage.depends.iter().all(met);
         let in_order = matches!(place.progress, Progress::Front(_));
-        let asked = !stage.successors.targets.is_empty() || chain.readers(place.stage.into()).is_some();
+        let number = place.stage.into();
+        let asked = !stage.successors.targets.is_empty() || chain.readers(number).is_some() || chain.through(number).is_some();
         let taken = self.model(request.model).takes_requests();
         let (plain, grows) = (alone && in_order && !asked && !place.waits(), request.grows());
         let place = self.lane_mut(lane);
@@ -87,6 +88,15 @@ impl Core {
                     && let Some(links) = self.links_of(id, *chain)
                 {
                     links.readers_of(*stage).add(reader, *at, steps, bound);
+                }
+            }
+            Dependency::Through { chain, stage, at } => {
+                note_read(reads, own, *chain);
+                let steps = self.request(id).bound_of(own).unwrap_or(0);
+                if let Some(bound) = self.request(id).bound_of(*chain)
+                    && let Some(links) = self.links_of(id, *chain)
+                {
+                    links.through_of(*stage).add(reader, *at, steps, bound);
                 }
             }
             Dependency::End { chain } => {

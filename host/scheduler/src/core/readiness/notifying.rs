@@ -127,7 +127,7 @@ impl Core {
         let (request, stage) = (&requests[id.index()], u32::from(stage));
         let Some(own) = request.chain(number) else { return };
         let Some(graph) = request.growth(own.growth) else { return };
-        let is_read = own.readers(stage).is_some();
+        let (is_read, is_followed) = (own.readers(stage).is_some(), own.through(stage).is_some());
         let local = (number - graph.first_chain) as usize;
         let chain = &graph.chains[local];
         let (bound, linked) = (chain.length.bound, chain.sequential || chain.stages.len() > 1);
@@ -145,6 +145,9 @@ impl Core {
             for node in nodes {
                 self.notify_readers_of(lane, node.step, bound);
             }
+        }
+        if is_followed {
+            self.notify_followers(lane, bound);
         }
     }
 
@@ -177,6 +180,43 @@ impl Core {
             match by {
                 Some(by) => self.check_node(reader, by),
                 None => self.check_lane(reader),
+            }
+        }
+    }
+
+    /// Checks the nodes that wait for all steps of a lane of `bound` steps as far as one, if they are there now.
+    fn notify_followers(&mut self, lane: LaneId, bound: u32) {
+        let Self { lanes, requests, .. } = self;
+        let place = &lanes[lane.index()];
+        let (id, number, stage) = (place.request, place.chain, u32::from(place.stage));
+        let Some((passed, ends)) =
+            requests[id.index()].chain_mut(number).and_then(|chain| chain.through_mut(stage)).map(|all| all.passed(place))
+        else {
+            return;
+        };
+        for step in passed.into_iter().flatten() {
+            let through = self.request_mut(id).chain_mut(number).and_then(|chain| chain.through_mut(stage));
+            for (reader, by) in through.map(|through| through.waiting(step, bound)).into_iter().flatten() {
+                let Some(reader) = self.held(id, reader) else { continue };
+                match by {
+                    Some(by) => self.check_node(reader, by),
+                    None => self.check_lane(reader),
+                }
+            }
+        }
+        if ends && self.request(id).chain(number).is_some_and(|chain| chain.cancelled) {
+            self.check_followers(lane);
+        }
+    }
+
+    /// Checks all lanes that wait for all steps of this lane as far as one.
+    fn check_followers(&mut self, lane: LaneId) {
+        let Lane { request: id, chain: number, stage, .. } = *self.lane(lane);
+        for index in 0.. {
+            let through = self.request(id).chain(number).and_then(|chain| chain.through(stage.into()));
+            let Some(reader) = through.and_then(|through| through.get(index)) else { return };
+            if let Some(reader) = self.held(id, reader) {
+                self.check_lane(reader);
             }
         }
     }
@@ -235,6 +275,7 @@ impl Core {
                 self.check_lane(reader);
             }
         }
+        self.check_followers(lane);
         let Some(graph) = self.request(id).growth_of(number).map(Arc::clone) else { return };
         let targets = &graph.chains[(number - graph.first_chain) as usize].stages[stage as usize].successors.targets;
         self.check_named(id, targets);

@@ -1,9 +1,13 @@
-//! The stages that wait for single steps of a lane. A step finds its readers without a search.
+//! The stages that wait for single steps of a lane, or for all its steps as far as one. A step finds its readers without a search.
+
+use std::cell::Cell;
+use std::ops::Range;
 
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{BLOCK_STEPS, Listing};
 
-use crate::core::lane::StageRef;
+use crate::core::lane::{Lane, Progress, StageRef, Status};
+use crate::id::WorkerId;
 
 /// A lane's readers.
 ///
@@ -51,7 +55,10 @@ impl Readers {
                 self.by_block.extend(blocks);
             }
             Listing::Blocks(_) => {
-                if let (Some(one), Some(other)) = (read_at(at, bound, 0), read_at(at, bound, steps - 1)) {
+                // What waits for a prefix may have steps that wait for none, or for more than there are.
+                let end = |step: u32| at.number(step).map(|number| number.clamp(0, i64::from(bound) - 1) as u32);
+                if let (Some(one), Some(other)) = (end(0), end(steps - 1)) {
+                    let (one, other) = if at.from_end { (bound - 1 - one, bound - 1 - other) } else { (one, other) };
                     let (first, last) = (one.min(other) / BLOCK_STEPS, one.max(other) / BLOCK_STEPS);
                     self.by_block.extend((first..=last).map(|block| (block, number)));
                 }
@@ -103,10 +110,109 @@ impl Readers {
             return Some((reader, None));
         }
         let named = if at.from_end { i64::from(bound) - 1 - i64::from(step) } else { i64::from(step) };
-        let distance = named - i64::from(at.first);
+        let distance = named - at.first;
         let stride = i64::from(at.stride);
         let by = (distance % stride == 0).then(|| u32::try_from(distance / stride).ok()).flatten().filter(|by| *by < steps)?;
         Some((reader, Some(by)))
+    }
+}
+
+/// The stages that wait for all steps of a lane as far as one.
+///
+/// Two marks say how far that is. They only move on, so that asking takes no longer for a long chain.
+#[derive(Debug, Default)]
+pub(crate) struct Through {
+    /// By the step that is the last they wait for.
+    readers: Readers,
+    /// Those that wait for all steps, because their line goes on beyond.
+    beyond: Vec<StageRef>,
+    marks: Cell<Marks>,
+    /// As far as readers were told.
+    told: Marks,
+}
+
+/// How far the steps of a lane are there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    /// Steps before this one are complete.
+    complete: u32,
+    /// Steps before this one are complete, or queued on `worker`.
+    queued: u32,
+    worker: WorkerId,
+}
+
+impl Marks {
+    /// Moves on as far as a lane is.
+    fn follow(&mut self, lane: &Lane) {
+        if let Progress::Front(front) = &lane.progress {
+            let queued = if lane.waits() { front.done } else { front.queued };
+            *self = Self { complete: front.done, queued, worker: front.worker };
+            return;
+        }
+        while lane.status(self.complete) == Status::Done {
+            self.complete += 1;
+        }
+        self.queued = self.queued.max(self.complete);
+        loop {
+            match lane.status(self.queued) {
+                Status::Done => {}
+                Status::Queued(worker) if self.queued == self.complete || worker == self.worker => self.worker = worker,
+                _ => return,
+            }
+            self.queued += 1;
+        }
+    }
+
+    /// Whether the next step will never be executed.
+    fn end_here(&self, lane: &Lane) -> bool {
+        lane.status(self.queued) == Status::Never
+    }
+}
+
+impl Through {
+    /// A reader of `steps` steps waits for a lane of `bound` steps as far as that line says.
+    pub(crate) fn add(&mut self, reader: StageRef, at: Affine, steps: u32, bound: u32) {
+        self.readers.add(reader, at, steps, bound);
+        if [0, steps.saturating_sub(1)].iter().any(|step| at.number(*step).is_none_or(|last| last >= i64::from(bound))) {
+            self.beyond.push(reader);
+        }
+    }
+
+    /// The common status of all steps as far as `last`, which the lane has.
+    pub(crate) fn status(&self, lane: &Lane, last: u32) -> Status {
+        let mut marks = self.marks.get();
+        marks.follow(lane);
+        self.marks.set(marks);
+        match last {
+            _ if last < marks.complete => Status::Done,
+            _ if last < marks.queued => Status::Queued(marks.worker),
+            // What a chain that ends has not executed never comes.
+            _ if marks.end_here(lane) || lane.status(last) == Status::Never => Status::Never,
+            _ => Status::Waiting,
+        }
+    }
+
+    /// The steps of a lane that the marks have passed since this was asked last, perhaps some twice; and whether no more will come.
+    pub(crate) fn passed(&mut self, lane: &Lane) -> ([Range<u32>; 2], bool) {
+        let marks = self.marks.get_mut();
+        marks.follow(lane);
+        let told = std::mem::replace(&mut self.told, *marks);
+        ([told.complete..marks.complete, told.queued..marks.queued], marks.end_here(lane))
+    }
+
+    /// The nodes that wait for the steps as far as that one, and stages of which any node may (none).
+    pub(crate) fn waiting(&mut self, step: u32, bound: u32) -> Vec<(StageRef, Option<u32>)> {
+        let places = self.readers.about(step);
+        let mut waiting: Vec<_> = places.filter_map(|place| self.readers.reading(place, step, bound)).collect();
+        if step + 1 == bound {
+            waiting.extend(self.beyond.iter().map(|reader| (*reader, None)));
+        }
+        waiting
+    }
+
+    /// One of the readers.
+    pub(crate) fn get(&self, index: usize) -> Option<StageRef> {
+        self.readers.get(index)
     }
 }
 
@@ -145,7 +251,7 @@ mod tests {
         let mut lines = Vec::new();
         for (first, stride, steps) in given {
             for from_end in [false, true] {
-                lines.push((stage(lines.len() as u32), Affine { first: *first, stride: *stride, from_end }, *steps));
+                lines.push((stage(lines.len() as u32), Affine { first: (*first).into(), stride: *stride, from_end }, *steps));
             }
         }
         let mut readers = Readers::default();
@@ -181,7 +287,7 @@ mod tests {
         const BOUND: u32 = 40_000;
         let mut readers = Readers::default();
         for chain in 0..10_000 {
-            readers.add(stage(chain), Affine { first: chain, stride: i32::from(chain % 2 == 0), from_end: false }, 1, BOUND);
+            readers.add(stage(chain), Affine { first: chain.into(), stride: i32::from(chain % 2 == 0), from_end: false }, 1, BOUND);
         }
         let asked: usize = (0..BOUND).map(|step| readers.about(step).count()).sum();
         assert_eq!(asked, 10_000);
@@ -192,7 +298,7 @@ mod tests {
     fn what_is_listed_does_not_grow_with_what_is_read() {
         let mut readers = Readers::default();
         for chain in 0..352 {
-            readers.add(stage(chain), Affine { first: 100 * chain, stride: 1, from_end: false }, 23_500, 94_100);
+            readers.add(stage(chain), Affine { first: i64::from(100 * chain), stride: 1, from_end: false }, 23_500, 94_100);
         }
         assert!(readers.by_step.is_empty() && readers.by_block.len() < 352 * 23_500 / 60);
         let asked: usize = (0..94_100).map(|step| readers.about(step).count()).sum();

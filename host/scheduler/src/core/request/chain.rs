@@ -4,7 +4,7 @@
 use cellwright_cell_graph::unfolded::UnfoldedChain;
 
 use crate::core::lane::{NO_LANE, StageRef};
-use crate::core::readiness::Readers;
+use crate::core::readiness::{Readers, Through};
 use crate::core::spares::Spares;
 use crate::id::{LaneId, WorkerId};
 
@@ -68,6 +68,8 @@ pub(crate) struct More {
     pub(crate) read_by: u32,
     /// The readers of its stages' steps, by stage.
     readers: Vec<(u32, Readers)>,
+    /// Those that wait for all steps of a stage as far as one.
+    through: Vec<(u32, Through)>,
     /// The other stages that wait for its end.
     end_waiters: Vec<StageRef>,
     /// The lanes of its stages from the third on.
@@ -107,12 +109,12 @@ impl Links {
 
     /// The readers of a stage, of which there are some from now on.
     pub(crate) fn readers_of(&mut self, stage: u32) -> &mut Readers {
-        let all = &mut self.more().readers;
-        let at = all.iter().position(|(other, _)| *other == stage).unwrap_or(all.len());
-        if at == all.len() {
-            all.push((stage, Readers::default()));
-        }
-        &mut all[at].1
+        of_stage(&mut self.more().readers, stage)
+    }
+
+    /// Those that wait for all steps of a stage as far as one, of which there are some from now on.
+    pub(crate) fn through_of(&mut self, stage: u32) -> &mut Through {
+        of_stage(&mut self.more().through, stage)
     }
 
     /// Forgets everything, keeps what memory is small.
@@ -129,6 +131,15 @@ impl Links {
         }
         *self = Self { more, ..Self::default() };
     }
+}
+
+/// A stage's entry, from now on if not before.
+fn of_stage<T: Default>(all: &mut Vec<(u32, T)>, stage: u32) -> &mut T {
+    let at = all.iter().position(|(other, _)| *other == stage).unwrap_or(all.len());
+    if at == all.len() {
+        all.push((stage, T::default()));
+    }
+    &mut all[at].1
 }
 
 impl Chain {
@@ -184,7 +195,7 @@ impl Chain {
     pub(crate) fn go(&mut self) {
         self.life = Life::Gone;
         if let Some(more) = self.links.as_mut().and_then(|links| links.more.as_mut()) {
-            more.readers = Vec::new();
+            (more.readers, more.through) = (Vec::new(), Vec::new());
         }
     }
 
@@ -213,6 +224,15 @@ impl Chain {
 
     pub(crate) fn readers_mut(&mut self, stage: u32) -> Option<&mut Readers> {
         self.more_mut()?.readers.iter_mut().find(|(other, _)| *other == stage).map(|(_, readers)| readers)
+    }
+
+    /// Those that wait for all steps of a stage as far as one, if there are any.
+    pub(crate) fn through(&self, stage: u32) -> Option<&Through> {
+        self.more()?.through.iter().find(|(other, _)| *other == stage).map(|(_, through)| through)
+    }
+
+    pub(crate) fn through_mut(&mut self, stage: u32) -> Option<&mut Through> {
+        self.more_mut()?.through.iter_mut().find(|(other, _)| *other == stage).map(|(_, through)| through)
     }
 
     /// A stage that waits for its end, by number.

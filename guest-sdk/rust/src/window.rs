@@ -1,0 +1,86 @@
+//! Inputs that see several rows at each step, one behind the other: what convolution over time is a product over.
+
+use crate::abi::cellwright::plugin::types::{Affine, OutputRef, Rows, Source, Span, SpanOf};
+
+/// `count` rows that a step sees at once, for a port `[count, …row]`. Rows beyond either end are zeros.
+///
+/// Without more said, they end with the step's own row, as causal convolution has it. A `Conv1d(kernel_size=k, stride=s, padding=p, dilation=d)`
+/// of PyTorch is a product over `.window(k).every(d).stride(s).before(p)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use = "a window is an input once it is a source"]
+pub struct Window {
+    of: SpanOf,
+    count: u32,
+    every: u32,
+    stride: u32,
+    before: Option<u32>,
+}
+
+impl Window {
+    pub(crate) const fn new(of: SpanOf, count: u32) -> Self {
+        Self { of, count, every: 1, stride: 1, before: None }
+    }
+
+    /// Its rows are so far apart (dilation).
+    pub const fn every(self, every: u32) -> Self {
+        Self { every, ..self }
+    }
+
+    /// From step to step it moves on by so many rows.
+    pub const fn stride(self, stride: u32) -> Self {
+        Self { stride, ..self }
+    }
+
+    /// At step 0 it begins so many rows before the first (padding).
+    pub const fn before(self, before: u32) -> Self {
+        Self { before: Some(before), ..self }
+    }
+
+    /// What an input of a stage sees.
+    ///
+    /// # Panics
+    /// It moves on by 2^31 rows or more.
+    #[must_use]
+    pub fn source(self) -> Source {
+        let before = self.before.map_or_else(|| i64::from(self.every) * (i64::from(self.count) - 1), i64::from);
+        let stride = i32::try_from(self.stride).expect("a window moves on by fewer than 2^31 rows");
+        let at = Affine { first: -before, stride, from_end: false };
+        Source::Many(vec![Span { of: self.of, at, every: self.every, count: Some(self.count) }])
+    }
+}
+
+/// Frames of a signal: step t takes `width` elements of a request's tensor from element `t · hop` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frames {
+    /// The tensor's number in the request.
+    pub tensor: u32,
+    /// From one frame to the next.
+    pub hop: u32,
+    /// How many frames the signal has, none of which ends behind it: at least one.
+    pub count: u32,
+}
+
+impl Frames {
+    /// Step t takes frame t.
+    #[must_use]
+    pub fn forward(self) -> Source {
+        self.before(0)
+    }
+
+    /// Step t takes a frame that begins so many elements before frame t. What lies before the signal, or behind it, is zeros.
+    ///
+    /// # Panics
+    /// The hop is 2^31 or more.
+    #[must_use]
+    pub fn before(self, elements: u32) -> Source {
+        let stride = i32::try_from(self.hop).expect("a hop is less than 2^31");
+        Source::Frames(Rows { tensor: self.tensor, at: Affine { first: -i64::from(elements), stride, from_end: false } })
+    }
+}
+
+impl OutputRef {
+    /// Step t sees so many steps of it, the last of which is step t.
+    pub const fn window(self, count: u32) -> Window {
+        Window::new(SpanOf::Chain(self), count)
+    }
+}

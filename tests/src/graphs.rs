@@ -93,10 +93,12 @@ impl Case {
     /// Submits it, again and again while the engine is full.
     ///
     /// # Panics
-    /// If the engine is stopped.
+    /// If the engine is stopped, or stays full.
     #[must_use]
     pub fn submit(&self, engine: &Engine, model: &Arc<LoadedModel>) -> Pending {
+        let end = Instant::now() + PATIENCE;
         loop {
+            assert!(Instant::now() < end, "the engine stays full: {:?}", engine.snapshot());
             match self.try_submit(engine, model) {
                 Ok(pending) => return pending,
                 Err(SubmitError::Full) => std::thread::yield_now(),

@@ -214,6 +214,11 @@ impl Scope<'_> {
                 let bytes = tensor.data.len() / tensor.shape[0];
                 number(tensor.shape[0]).map(|number| tensor.data[number * bytes..][..bytes].to_vec())
             }
+            RunOf::Chain { chain, stage, output } if chain == self.number => {
+                let step = number(self.before.len() + usize::from((stage as usize) < self.now.len()))?;
+                let stages = self.before.get(step).map_or(self.now, Vec::as_slice);
+                Some(stages[stage as usize][output as usize].to_bytes(datatype))
+            }
             RunOf::Chain { chain, stage, output } => {
                 number(self.executed(chain)).map(|step| self.node(chain, stage, output, step).to_bytes(datatype))
             }

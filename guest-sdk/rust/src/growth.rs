@@ -238,6 +238,16 @@ impl<'g, 'c> ChainBuilder<'g, 'c> {
         self.input(name, Source::Sibling(Sibling { stage, output }))
     }
 
+    /// An output of a stage of this chain, for windows: a step may see earlier steps, and the same step of an earlier stage.
+    ///
+    /// # Panics
+    /// There is no such stage or output.
+    #[must_use]
+    pub fn own(&self, stage: u32, output: &str) -> OutputRef {
+        let chain = self.growth.first + number(self.growth.growth.chains.len());
+        OutputRef { chain, stage, output: self.output_of(stage, output) }
+    }
+
     /// An output of one stage becomes, in the next step, an input of any stage: across stages, for states that do not feed themselves.
     ///
     /// # Panics

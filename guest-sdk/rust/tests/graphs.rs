@@ -69,6 +69,28 @@ fn a_window_begins_where_a_convolution_of_pytorch_does() {
 }
 
 #[test]
+fn a_chain_may_see_its_own_steps() {
+    let mut model = ModelBuilder::new();
+    let cell = model.cell("cell", |cell| {
+        let x = cell.input("x", Fp32, &[3, 1]);
+        let sum = cell.reshape(x, &[3]);
+        let sum = cell.reduce_sum(sum, true);
+        let one = cell.constant_float(1.0);
+        let y = cell.add(sum, one);
+        cell.output("y", y, Fp32, &[1]);
+    });
+    model.output("y", Fp32, &[-1, 1]);
+    let mut growth = GrowthBuilder::new();
+    let chain = growth.chain(4).stage(&cell);
+    let y = chain.own(0, "y");
+    // Each step is one more than the sum of the three before it, and then of three such sums.
+    let chain = chain.input("x", y.window(3).before(3).source()).stage(&cell).input("x", y.window(3).source()).add();
+    growth.output_all("y", chain.output("y"));
+    let evaluated = evaluate(&model.finish(), &growth.finish(), &TestRequest::new(), &Weights::new());
+    assert_eq!(evaluated.outputs["y"].values, [2.0, 4.0, 8.0, 15.0]);
+}
+
+#[test]
 fn a_signal_has_the_frames_that_fit() {
     let request = TestRequest::new().floats("audio", &[61], &[0.5; 61]).ints("tokens", &[2], &[1, 2]).floats("rows", &[2, 2], &[0.0; 4]);
     let request = Request::new(&request);

@@ -119,8 +119,9 @@ pub enum Dependency {
         /// Which step; `from_end` counts from the chain's (fixed) end.
         at: Affine,
     },
-    /// Every step of a stage of another chain of this growth, as far as step `at` and not beyond the chain's last one; none if that is below 0. Of a
-    /// chain that may stop, `at` is no further than the waiting chain's own step, whose length it follows.
+    /// Every step of a stage of a chain of this growth, as far as step `at` and not beyond the chain's last one; none if that is below 0. Of another
+    /// chain that may stop, `at` is no further than the waiting chain's own step, whose length it follows. Of its own chain, the step before, or of
+    /// an earlier stage the same step.
     Through {
         /// Which chain.
         chain: u32,

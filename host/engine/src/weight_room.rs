@@ -90,7 +90,7 @@ mod tests {
         let said = |grant: &mut WeightGrant, bytes| grant.hold(bytes).map_err(|error| error.to_string());
         let (mut own, mut more, mut other) = (room.grant(0), room.grant(0), room.grant(1));
         assert_eq!(said(&mut own, 300), Ok(()));
-        let refused = "the model's weights need 500 bytes, and there is no room for them beside the 300 bytes that its tenant's models hold: \
+        let refused = "the model needs 500 bytes, and there is no room for them beside the 300 bytes that its tenant's models hold: \
                        unload another model, or add memory to the machine";
         assert_eq!(said(&mut more, 500), Err(refused.to_owned()));
         assert_eq!((said(&mut other, 250), said(&mut more, 500)), (Ok(()), Err(refused.to_owned())), "the same, whatever others hold");

@@ -165,7 +165,8 @@ impl Run<'_> {
     fn span(&self, span: Span, step: usize, shape: &[usize]) -> Vec<Array> {
         let count = span.count.unwrap_or_else(|| panic!("spans without a count are not evaluated here"));
         let rows = match span.of {
-            SpanOf::Chain(of) => self.evaluated.chains[of.chain as usize].len(),
+            // Of its own step, what earlier stages have given.
+            SpanOf::Chain(of) => self.evaluated.chains[of.chain as usize].iter().filter(|stages| stages.len() > of.stage as usize).count(),
             SpanOf::Tensor(tensor) => self.request.array(tensor).shape[0],
         };
         let first = line(span.at, step, rows);

@@ -134,6 +134,10 @@ pub enum GraphFault {
     NoStep { chain: u32, step: u32, bound: u32 },
     #[error("step {step} names step {named} of its own chain, which does not come before it")]
     NotEarlierStep { step: u32, named: u32 },
+    #[error("at step {step} a span of its own chain ends with step {named}, which is not there yet")]
+    OwnSpan { step: u32, named: i64 },
+    #[error("a span of its own chain counts from the first step: the last one is not there yet")]
+    OwnSpanFromEnd,
     #[error("it is like chain {chain}, which may stop, and so cannot stop by itself")]
     LikeAndStop { chain: u32 },
     #[error("`from-end` counts from an end that is not known yet, because the chain may stop")]

@@ -105,7 +105,7 @@ fn doubles(stages: &[UnfoldedStage]) -> u64 {
 }
 
 /// Stages from which a path leads to another stage and back.
-pub(super) fn on_cycles(stages: &[UnfoldedStage], named: impl Iterator<Item = (u32, u32)>) -> u64 {
+pub(super) fn on_cycles(stages: &[UnfoldedStage], own: u32, named: impl Iterator<Item = (u32, u32)>) -> u64 {
     let waiting = Waiting::of(stages);
     let mut reach = [0_u64; 64];
     for (reach, (same, next)) in reach.iter_mut().zip(waiting.same.iter().zip(&waiting.next)) {
@@ -113,6 +113,14 @@ pub(super) fn on_cycles(stages: &[UnfoldedStage], named: impl Iterator<Item = (u
     }
     for (from, to) in named {
         reach[from as usize] |= 1 << to;
+    }
+    for (position, stage) in stages.iter().enumerate() {
+        for depends in &stage.depends {
+            match depends {
+                Dependency::Through { chain, stage, .. } if *chain == own => reach[*stage as usize] |= 1 << position,
+                _ => {}
+            }
+        }
     }
     for through in 0..stages.len() {
         for from in 0..stages.len() {

@@ -91,7 +91,7 @@ impl Draft<'_> {
         let local = building.chain - self.first_chain;
         let named = || self.named[named_from..].iter().filter(|edge| edge.from.0 == local).map(|edge| (edge.from, edge.to));
         let several = building.stages.len() > 1;
-        let cycles = if several { links::on_cycles(&building.stages, named().map(|(from, to)| (from.1, to.1))) } else { 0 };
+        let cycles = if several { links::on_cycles(&building.stages, building.chain, named().map(|(from, to)| (from.1, to.1))) } else { 0 };
         for (position, stage) in building.stages.iter_mut().enumerate() {
             if cycles >> position & 1 == 1 || building.bound == 1 {
                 continue;

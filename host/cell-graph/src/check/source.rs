@@ -154,6 +154,17 @@ impl<'a> Reader<'_, 'a, '_> {
                 fits(tensor.datatype, &mut row.iter().copied())?;
                 (RunOf::Tensor(number), self.line("row", span.at, Some(*rows as u64))?)
             }
+            SpanOf::Chain(of) if of.chain == self.building.chain => {
+                let port = self.draft.own_output(self.building, of.stage, of.output)?;
+                fits(port.datatype, &mut port.shape.iter().map(|extent| *extent as usize))?;
+                self.draft.charge_edges(self.steps_read().saturating_mul(count))?;
+                if span.at.from_end {
+                    return Err(GraphFault::OwnSpanFromEnd);
+                }
+                let at = self.line("step", span.at, None)?;
+                self.wait_for_own_rows(of.stage, Affine { first: at.first + i64::from(span.every) * i64::from(count - 1), ..at })?;
+                (RunOf::Chain { chain: of.chain, stage: of.stage, output: of.output }, at)
+            }
             SpanOf::Chain(of) => {
                 let found = self.draft.find(of)?;
                 fits(found.port.datatype, &mut found.port.shape.iter().map(|extent| *extent as usize))?;
@@ -180,6 +191,24 @@ impl<'a> Reader<'_, 'a, '_> {
         } else if first >= Some(0) || last >= Some(0) {
             self.depend(Dependency::Through { chain, stage, at });
         }
+    }
+
+    /// Waits for the rows of a run over this chain's own steps, whose last one is that line's: one of an earlier step, or of an earlier stage of the
+    /// same step.
+    fn wait_for_own_rows(&mut self, stage: u32, at: Affine) -> Result<(), GraphFault> {
+        let ahead = i64::from((stage as usize) < self.stage);
+        let last = self.steps_read() - 1;
+        for step in [0, last] {
+            let named = at.number(step).unwrap_or(i64::MAX);
+            if named >= i64::from(step) + ahead {
+                return Err(GraphFault::OwnSpan { step, named });
+            }
+        }
+        self.building.retain(stage, Retention::All);
+        if at.number(0) >= Some(0) || at.number(last) >= Some(0) {
+            self.depend(Dependency::Through { chain: self.building.chain, stage, at });
+        }
+        Ok(())
     }
 
     /// Checks that every number that a line means is one, and counts it from the front if it is known how many there are.

@@ -187,6 +187,14 @@ impl Making<'_> {
         let counts = [first, rows - first];
         let mut spans = Vec::new();
         for count in counts.into_iter().filter(|count| *count > 0) {
+            let own = self.producers(reader.cells, |output| same(&port, output));
+            if let (Some((stage, number)), true) = (self.choose(&own), self.rng.one_in(4)) {
+                let (every, behind) = (self.rng.between(1, 2), i64::from(self.rng.between(0, 2)));
+                let behind = behind + i64::from(stage as usize >= reader.stage);
+                let at = Affine { first: -behind - i64::from(every * (count - 1)), stride: self.rng.between(0, 1) as i32, from_end: false };
+                spans.push(Span { of: SpanOf::Chain(output(reader.chain, stage, number)), at, every, count: Some(count) });
+                continue;
+            }
             let chain = self.rng.below(self.chains.len() as u64) as u32;
             let readable = self.chains.get(chain as usize).filter(|_| !self.forgotten.contains(&chain));
             let cells: Vec<u32> = readable.iter().flat_map(|chain| &chain.stages).map(|stage| stage.cell).collect();

@@ -55,7 +55,7 @@ pub enum ModelError {
     Cell(#[from] LoadError),
     /// Its weights would be too much.
     #[error(
-        "the model's weights need {needed} bytes, and there is no room for them beside the {held} bytes that its tenant's models hold: \
+        "the model needs {needed} bytes, and there is no room for them beside the {held} bytes that its tenant's models hold: \
          unload another model, or add memory to the machine"
     )]
     Weights {

@@ -118,7 +118,7 @@ impl Core {
                     let last = last.min(u64::from(request.bound_of(*chain).unwrap_or(1)) - 1) as u32;
                     let status =
                         other.through(*stage).map_or(Status::Waiting, |through| through.status(self.lane(other.lane(*stage)), last));
-                    sum.add(*chain, status, strict || other.stops);
+                    sum.add(*chain, status, strict || other.stops && *chain != place.chain);
                 }
                 Dependency::End { chain } if names_unexecuted(request, stage, step, *chain) => sum.add(*chain, Status::Never, strict),
                 Dependency::End { chain } => sum.add(*chain, self.end_status(request, *chain), strict),

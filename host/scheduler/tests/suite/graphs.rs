@@ -252,6 +252,7 @@ pub(crate) fn family(dice: &mut Dice, first: u32, longest: u32) -> Vec<UnfoldedC
         }
         11 | 12 => {
             // Waits for steps that run in any order or one after the other, as far as a line says that may begin before them and end behind.
+            let (own, behind) = (first + 3, dice.below(2));
             let mut line = || {
                 let stride = [0, 1, 1, 2, -1][dice.below(5) as usize];
                 let at = Affine { first: i64::from(dice.below(longest + 3)) - 3, stride, from_end: false };
@@ -260,7 +261,10 @@ pub(crate) fn family(dice: &mut Dice, first: u32, longest: u32) -> Vec<UnfoldedC
             let (one, other) = ([line()], [line(), line()]);
             let read = if dice.once_in(2) { lstm(bound, &[]) } else { chain(bound, vec![stage(LEAF, &[])]) };
             let reader = if dice.once_in(2) { lstm(bound, &other) } else { chain(dice.between(1, longest), vec![stage(INNER, &other)]) };
-            vec![read, chain(dice.between(1, longest), vec![stage(HEAD, &one)]), reader]
+            // And all its own steps so far: of the stage itself, and of the one before it.
+            let own = |first| [Dependency::Through { chain: own, stage: 0, at: Affine { first, ..EVERY } }];
+            let both = chain(bound, vec![stage(LEAF, &own(-1 - i64::from(behind))), stage(HEAD, &own(-i64::from(behind)))]);
+            vec![read, chain(dice.between(1, longest), vec![stage(HEAD, &one)]), reader, both]
         }
         _ => {
             let end = [Dependency::End { chain: first }];

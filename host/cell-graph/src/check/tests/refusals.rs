@@ -170,9 +170,18 @@ fn spans() {
         (of_chain(at(i64::MAX, 1, false), 1, Some(3)), "step 0 would begin with step 2^53 or one further from 0"),
         (of_chain(at(i64::MIN, -1, true), 1, Some(3)), "step 0 would begin with step 2^53 or one further from 0"),
         (of_chain(at(1, i32::MIN, true), 1, Some(3)), "step 4 would begin with step 2^53 or one further from 0"),
+        (sees(5, vec![chain(2, Affine::EVERY, 1, Some(3))]), "at step 0 a span of its own chain ends with step 2, which is not there yet"),
         (
-            sees(5, vec![chain(2, Affine::EVERY, 1, Some(3))]),
-            "chain 2 does not stand before it; a reference goes to an earlier chain, or by `nodes` to an earlier step",
+            sees(5, vec![chain(2, at(0, 1, true), 1, Some(3))]),
+            "a span of its own chain counts from the first step: the last one is not there yet",
+        ),
+        (
+            sees(5, vec![chain(2, at(-1, 0, false), 1, Some(3))]),
+            "at step 0 a span of its own chain ends with step 1, which is not there yet",
+        ),
+        (
+            sees(5, vec![chain(2, at(-3, 2, false), 1, Some(3))]),
+            "at step 4 a span of its own chain ends with step 7, which is not there yet",
         ),
         (sees(5, vec![chain(7, Affine::EVERY, 1, Some(3))]), "chain 7 does not exist"),
         (

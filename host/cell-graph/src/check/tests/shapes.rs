@@ -209,6 +209,28 @@ fn a_window_over_a_chain_that_may_stop_waits_for_its_end_unless_it_follows_it() 
 }
 
 #[test]
+fn a_window_over_its_own_chain_waits_for_earlier_steps_and_stages() {
+    let span = |stage, first| Span { of: SpanOf::Chain(of(0, stage, 0)), at: at(first, 1, false), every: 1, count: Some(3) };
+    let inputs = |states| vec![Source::Many(vec![states]), Source::Zeros];
+    let mut two = chain(CELLS.window, 5, inputs(span(0, -3)), vec![]);
+    two.stages.push(Stage { cell: CELLS.window, inputs: inputs(span(0, -2)) });
+    let unfolded = unfold(of_chains(vec![two]));
+    let [first, second] = &unfolded.chains[0].stages[..] else { panic!("two stages") };
+    assert_eq!(first.depends, [Dependency::Through { chain: 0, stage: 0, at: at(-1, 1, false) }]);
+    assert_eq!(second.depends, [Dependency::Through { chain: 0, stage: 0, at: at(0, 1, false) }]);
+    assert_eq!((first.retention, second.retention), (Retention::All, Retention::None));
+    assert_eq!((&first.grouping, &second.grouping), (&Grouping::Each, &Grouping::Each));
+    assert!(!unfolded.chains[0].sequential);
+    // A state that a window of the other stage comes back to is no subgraph of several steps.
+    let mut loops = lstm(CELLS.stacked, 5, Source::Zeros);
+    loops.stages[0].inputs[0] = Source::Zeros;
+    loops.stages.push(Stage { cell: CELLS.window, inputs: inputs(span(0, -2)) });
+    loops.feedback[0] = feed(1, 0, 0, 1);
+    let unfolded = unfold(of_chains(vec![loops]));
+    assert!(unfolded.chains[0].stages.iter().all(|stage| stage.grouping == Grouping::Each));
+}
+
+#[test]
 fn a_tree_knows_who_waits_for_whom() {
     // ((leaf 0, leaf 1), leaf 2), and leaf 2 again on its own.
     let node = |chain, step| Node { chain, step };

@@ -143,6 +143,9 @@ pub enum Dependency {
     },
 }
 
+/// Rows that an input may see at each step, at most. Finding each takes time of its own.
+pub const WINDOW_ROWS_MAX: u32 = 4096;
+
 /// Rows of one origin: step t takes rows `at(t)`, `at(t) + every` and so on, `count` of them. What lies beyond either end is zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]

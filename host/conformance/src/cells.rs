@@ -184,7 +184,9 @@ pub fn lstm_of_two(name: &str, each: usize, hidden: usize, weight: Named<'_>) ->
     lstm_over(draft.operator("Concat", &["a", "b"], &["ab"]).with("axis", 1), "ab", hidden, weight)
 }
 
-fn lstm_over(draft: Draft, x: &str, hidden: usize, weight: Named<'_>) -> Draft {
+/// The same over a value of a draft.
+#[must_use]
+pub fn lstm_over(draft: Draft, x: &str, hidden: usize, weight: Named<'_>) -> Draft {
     draft
         .input("h", Datatype::Fp32, &[hidden])
         .input("c", Datatype::Fp32, &[hidden])

@@ -39,5 +39,5 @@ fn what_is_no_recording_is_told_so() {
     let mut other = MARK.to_vec();
     other.extend(7_u32.to_le_bytes());
     std::fs::write(&path, &other).unwrap();
-    assert_eq!(problem(Recording::open(&path)), "it has format 7, and this program reads 5");
+    assert_eq!(problem(Recording::open(&path)), "it has format 7, and this program reads 6");
 }

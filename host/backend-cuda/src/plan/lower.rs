@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use cellwright_cell_graph::sums::{self, Summed};
 use cellwright_cell_graph::typed::{Compute, Operation, Origin, Value, ValueId};
+use cellwright_cell_graph::unfolded::WINDOW_ROWS_MAX;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 use super::best::{Best, Kept, find};
@@ -111,7 +112,10 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         let view = lowering.define(id)?;
         lowering.lowered.inputs.push(Port { place: narrow(view.at)?, bytes: narrow(view.elements() * view.element.size())? });
         lowering.lowered.datatypes.push(port.datatype);
-        lowering.lowered.pieces.push(if let [rows, _, ..] = port.shape[..] { rows } else { 0 });
+        lowering.lowered.pieces.push(match port.shape[..] {
+            [rows, _, ..] if rows <= WINDOW_ROWS_MAX => rows,
+            _ => 0,
+        });
         lowering.known.insert(id, view);
     }
     let sums = sums::find(cell);

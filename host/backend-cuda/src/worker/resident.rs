@@ -226,7 +226,9 @@ impl Resident {
         let plan = self.plan.recurrence.as_ref().filter(|plan| plan.kind == Kind::Lstm && plan.own == plan.units)?;
         let ([h], [c]) = (plan.outputs[0].as_slice(), plan.outputs[1].as_slice()) else { return None };
         let in_pieces = |input: usize| self.plan.pieces.get(input).is_some_and(|pieces| *pieces > 0);
-        if plan.inputs.iter().any(|state| in_pieces(*state)) {
+        // The kernel reads these where they lie.
+        let token = plan.token.filter(|_| !is_ahead).map(|token| token.input);
+        if plan.inputs.iter().copied().chain(token).any(in_pieces) {
             return None;
         }
         if self.plan.outlets.len() != 2 || self.ready.len() != plan.at || plan.inputs[0] == plan.inputs[1] {

@@ -6,8 +6,8 @@ extern "C" __global__ void __launch_bounds__(32) compiled_group(const __grid_con
     begin_launch();
     uint8_t* const row = reinterpret_cast<uint8_t*>(a.frame) + static_cast<uint64_t>(blockIdx.x) * a.stride;
     for (uint32_t e = threadIdx.x; e < 7u; e += 32u) {
-        const float v0 = unary_float(4u, reinterpret_cast<const float*>(row + 288u)[e]);
-        reinterpret_cast<float*>(row + 320u)[e] = v0;
+        const float v0 = unary_float(4u, reinterpret_cast<const float*>(row + 320u)[e]);
+        reinterpret_cast<float*>(row + 352u)[e] = v0;
     }
 }
 KERNEL(compiled_group, CompiledGroupArguments)

@@ -92,8 +92,12 @@ impl Draft<'_> {
         let named = || self.named[named_from..].iter().filter(|edge| edge.from.0 == local).map(|edge| (edge.from, edge.to));
         let several = building.stages.len() > 1;
         let cycles = if several { links::on_cycles(&building.stages, building.chain, named().map(|(from, to)| (from.1, to.1))) } else { 0 };
+        let own = building.chain;
         for (position, stage) in building.stages.iter_mut().enumerate() {
-            if cycles >> position & 1 == 1 || building.bound == 1 {
+            // A window over the stage itself connects more steps than those that its subgraphs would be made of.
+            let sees_itself = |waits: &Dependency| matches!(waits, Dependency::Through { chain, stage, .. } if (*chain, *stage) == (own, position as u32));
+            let alone = stage.depends.iter().any(sees_itself);
+            if alone || cycles >> position & 1 == 1 || building.bound == 1 {
                 continue;
             }
             let number = position as u32;

@@ -1,15 +1,17 @@
 //! One input of one stage: where its rows come from, whether they fit, and what that makes the node wait for.
 
 use super::chain::{Building, same_row, shape_text};
-use super::draft::{Draft, Found, Whereabouts};
+use super::draft::{Draft, Found, Whereabouts, limit};
 use super::error::GraphFault;
 use crate::cell::Port;
 use crate::datatype::Datatype;
 use crate::graph::{self, Affine, Node, OutputRef, Span, SpanOf};
 use crate::resolve::{ShapeText, short};
 use crate::tensor::Tensor;
-use crate::unfolded::{Dependency, Retention, Run, RunOf, Source};
+use crate::unfolded::{Dependency, Retention, Run, RunOf, Source, UnfoldedInput, WINDOW_ROWS_MAX};
 
+/// Spans of all inputs of a stage, at most: what a node waits for is looked at again and again.
+const SPANS_MAX: usize = 256;
 /// A span may begin so far from row 0, so that sums of its numbers fit.
 const FAR: i64 = 1 << 53;
 
@@ -47,6 +49,21 @@ impl<'a> Reader<'_, 'a, '_> {
 
     fn depend(&mut self, dependency: Dependency) {
         self.building.stages[self.stage].depends.push(dependency);
+    }
+
+    /// Of lines that are parallel, the one that is ahead is waited for.
+    fn depend_through(&mut self, chain: u32, stage: u32, at: Affine) {
+        let depends = &mut self.building.stages[self.stage].depends;
+        let parallel = depends.iter_mut().find_map(|dependency| match dependency {
+            Dependency::Through { chain: of, stage: known, at: line } if (*of, *known, line.stride) == (chain, stage, at.stride) => {
+                Some(line)
+            }
+            _ => None,
+        });
+        match parallel {
+            Some(line) => line.first = line.first.max(at.first),
+            None => depends.push(Dependency::Through { chain, stage, at }),
+        }
     }
 
     fn literal(&self, tensor: Tensor) -> Result<Source, GraphFault> {
@@ -120,6 +137,10 @@ impl<'a> Reader<'_, 'a, '_> {
             Some((wanted, row)) if !row.is_empty() => (u64::from(*wanted), row),
             _ => return Err(GraphFault::NoWindow { shape: shape_text(&self.port.shape) }),
         };
+        limit("rows of a window", wanted as usize, WINDOW_ROWS_MAX as usize)?;
+        let runs_of = |input: &UnfoldedInput| if let Source::Window(runs) = &input.source { runs.len() } else { 0 };
+        let others: usize = self.building.stages[self.stage].inputs.iter().map(runs_of).sum();
+        limit("spans", others.saturating_add(spans.len()), SPANS_MAX)?;
         let mut given = 0;
         let mut runs = Vec::with_capacity(spans.len());
         for span in spans {
@@ -151,6 +172,7 @@ impl<'a> Reader<'_, 'a, '_> {
             SpanOf::Tensor(number) => {
                 let tensor = self.draft.tensor(number)?;
                 let Some((rows, row)) = tensor.shape.split_first() else { return Err(GraphFault::Scalar { name: short(&tensor.name) }) };
+                self.draft.charge_edges(self.steps_read().saturating_mul(count))?;
                 fits(tensor.datatype, &mut row.iter().copied())?;
                 (RunOf::Tensor(number), self.line("row", span.at, Some(*rows as u64))?)
             }
@@ -189,7 +211,7 @@ impl<'a> Reader<'_, 'a, '_> {
         if found.may_stop && !keeps_step || at.from_end {
             self.depend(end);
         } else if first >= Some(0) || last >= Some(0) {
-            self.depend(Dependency::Through { chain, stage, at });
+            self.depend_through(chain, stage, at);
         }
     }
 
@@ -206,7 +228,7 @@ impl<'a> Reader<'_, 'a, '_> {
         }
         self.building.retain(stage, Retention::All);
         if at.number(0) >= Some(0) || at.number(last) >= Some(0) {
-            self.depend(Dependency::Through { chain: self.building.chain, stage, at });
+            self.depend_through(self.building.chain, stage, at);
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub struct Cells {
     pub leaf: u32,
     /// left h, left c, right h, right c → h, c.
     pub internal: u32,
-    /// Three states and two rows of `x` → h.
+    /// Three states, two rows of `x` and h → h.
     pub window: u32,
 }
 
@@ -126,7 +126,7 @@ pub fn weights(shape: ModelShape, rng: &mut Rng) -> Weights {
     random("leaf.b", &[2 * hidden]);
     random("internal.w", &[5 * hidden, 2 * hidden]);
     random("internal.b", &[5 * hidden]);
-    random("window.w", &[hidden, 3 * hidden + 2 * width]);
+    random("window.w", &[hidden, 4 * hidden + 2 * width]);
     random("window.b", &[hidden]);
     tensors.into_iter().collect()
 }
@@ -244,15 +244,17 @@ fn leaf(hidden: u32) -> Cell {
 
 /// What two layers of a convolution over time are products over.
 fn window(ModelShape { width, hidden, .. }: ModelShape) -> Cell {
-    let inputs = [("states", 3, hidden), ("rows", 2, width)].map(|(name, rows, extent)| port(name, Datatype::Fp32, &[rows, extent], false));
+    let windows =
+        [("states", 3, hidden), ("rows", 2, width)].map(|(name, rows, extent)| port(name, Datatype::Fp32, &[rows, extent], false));
+    let inputs = windows.into_iter().chain([state("h", hidden)]).collect();
     let body = vec![
         operator("Flatten", &["states"], &["s"], &[]),
         operator("Flatten", &["rows"], &["r"], &[]),
-        operator("Concat", &["s", "r"], &["sr"], &along(1)),
-        gemm("sr", "window", "sum"),
+        operator("Concat", &["s", "r", "h"], &["srh"], &along(1)),
+        gemm("srh", "window", "sum"),
         operator("Tanh", &["sum"], &["h_next"], &[]),
     ];
-    cell("window", inputs.to_vec(), vec![floats("h_next", hidden)], body)
+    cell("window", inputs, vec![floats("h_next", hidden)], body)
 }
 
 /// Binary TreeLSTM (Tai, Socher and Manning, 2015): gates i, fl, fr, o, u of one product over both children's h.

@@ -116,9 +116,10 @@ impl Core {
                     let Some(other) = request.chain(*chain).filter(|chain| !chain.gone()) else { continue };
                     let Some(last) = at.number(step).and_then(|last| u64::try_from(last).ok()) else { continue };
                     let last = last.min(u64::from(request.bound_of(*chain).unwrap_or(1)) - 1) as u32;
-                    let status =
-                        other.through(*stage).map_or(Status::Waiting, |through| through.status(self.lane(other.lane(*stage)), last));
-                    sum.add(*chain, status, strict || other.stops && *chain != place.chain);
+                    let complete = strict || other.stops && *chain != place.chain;
+                    let read = self.lane(other.lane(*stage));
+                    let status = other.through(*stage).map_or(Status::Waiting, |through| through.status(read, last, complete));
+                    sum.add(*chain, status, complete);
                 }
                 Dependency::End { chain } if names_unexecuted(request, stage, step, *chain) => sum.add(*chain, Status::Never, strict),
                 Dependency::End { chain } => sum.add(*chain, self.end_status(request, *chain), strict),

@@ -264,7 +264,10 @@ pub(crate) fn family(dice: &mut Dice, first: u32, longest: u32) -> Vec<UnfoldedC
             // And all its own steps so far: of the stage itself, and of the one before it.
             let own = |first| [Dependency::Through { chain: own, stage: 0, at: Affine { first, ..EVERY } }];
             let both = chain(bound, vec![stage(LEAF, &own(-1 - i64::from(behind))), stage(HEAD, &own(-i64::from(behind)))]);
-            vec![read, chain(dice.between(1, longest), vec![stage(HEAD, &one)]), reader, both]
+            // A state, and all its own steps before.
+            let own = Dependency::Through { chain: first + 4, stage: 0, at: Affine { first: -1, ..EVERY } };
+            let state = UnfoldedChain { sequential: true, ..chain(bound, vec![stage(LEAF, &[Dependency::Previous { stage: 0 }, own])]) };
+            vec![read, chain(dice.between(1, longest), vec![stage(HEAD, &one)]), reader, both, state]
         }
         _ => {
             let end = [Dependency::End { chain: first }];

@@ -54,8 +54,11 @@ fn a_client_that_leaves_ends_its_activation() {
     let folder = TempDir::new().unwrap();
     let watch = Stopwatch::saying(Duration::from_micros(10)).after(Duration::from_millis(20));
     let platform = start_on(folder.path(), options(), vec![watch.on(worker(&domain(64)))]);
+    let weights = || platform.serving().engine().snapshot().weight_bytes;
     upload(&platform, &tenant(), "sums", &summing(1.0)).unwrap();
+    let one = weights();
     upload(&platform, &tenant(), "sums", &summing(2.0)).unwrap();
+    wait_until("version 1 is unloaded, and would be measured again", || weights() == one);
     let abandoned = Abandoned::default();
     let activate = || platform.activate(&tenant(), &model("sums"), 1, &abandoned).unwrap_err();
     let error = ended(&watch, activate, || abandoned.give_up());

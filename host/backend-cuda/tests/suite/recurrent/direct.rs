@@ -3,15 +3,17 @@
 
 use std::sync::Arc;
 
-use cellwright_backend::{LaneId, Stopped};
+use cellwright_backend::{CellTypeId, LaneId, Stopped};
 use cellwright_backend_cuda::driver::emulated::Control;
-use cellwright_cell_graph::TypedCell;
-use cellwright_cell_graph::unfolded::{Delivery, Length, Retention, Source, UnfoldedChain};
-use cellwright_conformance::cells;
-use cellwright_conformance::driver::{Deliveries, Driver, Placed, growth_of};
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::typed::Precision;
+use cellwright_cell_graph::unfolded::{Delivery, Length, Retention, Run, RunOf, Source, UnfoldedChain};
+use cellwright_cell_graph::{Datatype, TypedCell};
+use cellwright_conformance::cells::{self, Draft};
+use cellwright_conformance::driver::{Deliveries, Driver, Placed, delivering_everything, growth_of, independent};
 
 use crate::recurrent::{
-    CELL, UNITS, are_together, count, counting, driver, held, launched, lstm, lstm_of_tokens, over_rows, random, state,
+    CELL, UNITS, are_together, count, counting, driver, held, launched, lstm, lstm_of_tokens, over_rows, random, state, weights,
 };
 
 const LONGEST: u32 = 9;
@@ -105,6 +107,38 @@ fn states_by_a_table_are_what_they_are_through_the_frame() {
 #[test]
 fn states_on_what_was_computed_ahead_are_what_they_are_through_the_frame() {
     is_the_same_past_the_frame(&|steps| over_rows(1, steps), &lstm(5, UNITS), false);
+}
+
+/// The kernel that lets states pass by the frame reads a token where it lies, and knows nothing of rows in pieces.
+#[test]
+fn a_token_that_a_window_sees_goes_through_the_frame() {
+    const STEPS: u32 = 5;
+    let weight = weights(8, UNITS);
+    let draft = Draft::new("lstm of a window").known("token", Datatype::Int64, &[1, 1]).weight(weight("emb.weight"));
+    let embedded = draft.operator("Gather", &["emb.weight", "token"], &["e"]).operator("Flatten", &["e"], &["x"]);
+    let seeing = cells::lstm_over(embedded, "x", UNITS, &weight).at(Precision::Bf16).resolve();
+    let twice = Draft::new("twice").input("n", Datatype::Int64, &[1]).operator("Add", &["n", "n"], &["y"]);
+    let (mut driver, control) = driver(4, &[seeing, twice.output("y", Datatype::Int64, &[1]).resolve()]);
+    let numbers = |times: i64| Source::Ints((0..i64::from(STEPS)).map(|step| times * (step * 2 % 3)).collect());
+    let mut given = independent(1, 1, vec![numbers(1)], STEPS);
+    given.stages[0].retention = Retention::All;
+    let mut chain = over_rows(1, STEPS);
+    let run = Run { of: RunOf::Chain { chain: 0, stage: 0, output: 0 }, at: Affine::EVERY, every: 1, count: 1 };
+    chain.stages[0].inputs[0].source = Source::Window([run].into());
+    let request = driver.place(delivering_everything(&growth_of(vec![given, chain])), &[], 0, &[]);
+    let [tokens, lane] = [0, 1].map(|chain| request.lanes[chain][0]);
+    driver.task(CellTypeId(1), &(0..STEPS).map(|step| (tokens, step)).collect::<Vec<_>>(), 1);
+    let _ = control.take_log();
+    (0..STEPS).for_each(|step| drop(driver.task(CELL, &[(lane, step)], 1)));
+    assert_eq!(count(&launched(&control), "lstm_gather"), 0);
+    let (mut plain, _) = self::driver(4, &[lstm_of_tokens(UNITS)]);
+    let mut chain = over_rows(1, STEPS);
+    chain.stages[0].inputs[0].source = numbers(2);
+    let wanted = plain.place(delivering_everything(&growth_of(vec![chain])), &[], 0, &[]).lanes[0][0];
+    (0..STEPS).for_each(|step| drop(plain.task(CELL, &[(wanted, step)], 1)));
+    for step in 0..STEPS {
+        assert_eq!(state(&driver.delivered, lane, step), state(&plain.delivered, wanted, step), "step {step}");
+    }
 }
 
 /// A row that is refused, and those behind it in the same batch, leave what was there; in later batches they may not, for a request that is dead.

@@ -151,7 +151,7 @@ fn spans() {
     // Another chain of so many steps, which sees three states and two rows of `x` at each.
     let sees = |steps: u32, states: Vec<Span>| {
         refusal(|growth| {
-            let inputs = vec![Source::Many(states), Source::Zeros];
+            let inputs = vec![Source::Many(states), Source::Zeros, Source::Zeros];
             let stages = vec![Stage { cell: CELLS.window, inputs }];
             growth.chains.push(Chain { stages, length: Extent::Fixed(steps), feedback: vec![], stop: None });
         })
@@ -166,6 +166,7 @@ fn spans() {
         (of_chain(Affine::EVERY, 1, Some(0)), "a span has a count and a distance of at least 1"),
         (of_chain(Affine::EVERY, 1, Some(2)), "its spans have 2 rows or more, but it takes 3"),
         (of_chain(Affine::EVERY, 1, Some(u32::MAX)), "its spans have 4294967295 rows or more, but it takes 3"),
+        (sees(5, vec![chain(0, Affine::EVERY, 1, Some(1)); 257]), "it has 257 spans, more than the limit of 256"),
         (sees(5, vec![]), "its spans have 0 rows or more, but it takes 3"),
         (of_chain(at(i64::MAX, 1, false), 1, Some(3)), "step 0 would begin with step 2^53 or one further from 0"),
         (of_chain(at(i64::MIN, -1, true), 1, Some(3)), "step 0 would begin with step 2^53 or one further from 0"),

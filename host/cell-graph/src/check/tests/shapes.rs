@@ -158,7 +158,7 @@ fn a_stage_that_may_run_ahead_is_held_whole() {
 /// A chain that sees three states of another at each step, and a frame of 4 elements.
 fn window(chain: u32, steps: Extent, states: Affine, every: u32, frames: Affine) -> Chain {
     let span = Span { of: SpanOf::Chain(of(chain, 0, 0)), at: states, every, count: Some(3) };
-    let inputs = vec![Source::Many(vec![span]), Source::Frames { tensor: 0, at: frames }];
+    let inputs = vec![Source::Many(vec![span]), Source::Frames { tensor: 0, at: frames }, Source::Zeros];
     Chain { stages: vec![Stage { cell: CELLS.window, inputs }], length: steps, feedback: vec![], stop: None }
 }
 
@@ -211,7 +211,7 @@ fn a_window_over_a_chain_that_may_stop_waits_for_its_end_unless_it_follows_it() 
 #[test]
 fn a_window_over_its_own_chain_waits_for_earlier_steps_and_stages() {
     let span = |stage, first| Span { of: SpanOf::Chain(of(0, stage, 0)), at: at(first, 1, false), every: 1, count: Some(3) };
-    let inputs = |states| vec![Source::Many(vec![states]), Source::Zeros];
+    let inputs = |states| vec![Source::Many(vec![states]), Source::Zeros, Source::Zeros];
     let mut two = chain(CELLS.window, 5, inputs(span(0, -3)), vec![]);
     two.stages.push(Stage { cell: CELLS.window, inputs: inputs(span(0, -2)) });
     let unfolded = unfold(of_chains(vec![two]));
@@ -221,6 +221,10 @@ fn a_window_over_its_own_chain_waits_for_earlier_steps_and_stages() {
     assert_eq!((first.retention, second.retention), (Retention::All, Retention::None));
     assert_eq!((&first.grouping, &second.grouping), (&Grouping::Each, &Grouping::Each));
     assert!(!unfolded.chains[0].sequential);
+    // One that sees its own steps and has a state, too, is no subgraph of several steps.
+    let state = chain(CELLS.window, 5, inputs(span(0, -3)), vec![feed(0, 0, 0, 2)]);
+    let unfolded = unfold(of_chains(vec![state]));
+    assert_eq!(unfolded.chains[0].stages[0].grouping, Grouping::Each);
     // A state that a window of the other stage comes back to is no subgraph of several steps.
     let mut loops = lstm(CELLS.stacked, 5, Source::Zeros);
     loops.stages[0].inputs[0] = Source::Zeros;

@@ -178,8 +178,8 @@ impl Through {
         }
     }
 
-    /// The common status of all steps as far as `last`, which the lane has.
-    pub(crate) fn status(&self, lane: &Lane, last: u32) -> Status {
+    /// The common status of all steps as far as `last`. Where only complete ones count, none is missed before those in flight are back.
+    pub(crate) fn status(&self, lane: &Lane, last: u32, complete: bool) -> Status {
         let mut marks = self.marks.get();
         marks.follow(lane);
         self.marks.set(marks);
@@ -187,7 +187,7 @@ impl Through {
             _ if last < marks.complete => Status::Done,
             _ if last < marks.queued => Status::Queued(marks.worker),
             // What a chain that ends has not executed never comes.
-            _ if marks.end_here(lane) || lane.status(last) == Status::Never => Status::Never,
+            _ if marks.end_here(lane) && !(complete && marks.complete < marks.queued) => Status::Never,
             _ => Status::Waiting,
         }
     }

@@ -238,7 +238,8 @@ impl<'g, 'c> ChainBuilder<'g, 'c> {
         self.input(name, Source::Sibling(Sibling { stage, output }))
     }
 
-    /// An output of a stage of this chain, for windows: a step may see earlier steps, and the same step of an earlier stage.
+    /// An output of a stage of this chain. A window over it may see earlier steps, and the same step
+    /// of an earlier stage.
     ///
     /// # Panics
     /// There is no such stage or output.

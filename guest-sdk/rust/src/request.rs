@@ -128,8 +128,8 @@ impl Input<'_> {
         }
     }
 
-    /// A signal `[N]` of that type, in at most `max` frames of `width` elements, each `hop` behind the one before. What is left at its end and
-    /// fills no frame is dropped.
+    /// Cuts a signal `[N]` of that type into at most `max` frames of `width` elements. Frame t begins
+    /// at element `t · hop`. Elements at the end that fill no frame are dropped.
     ///
     /// # Errors
     /// It has another type or shape, no frame, or too many.
@@ -233,7 +233,7 @@ impl Sequence {
         Source::Rows(Rows { tensor: self.tensor, at: Affine::backward(self.count) })
     }
 
-    /// Step t sees so many rows of it, the last of which is row t.
+    /// Step t sees `count` rows, up to row t.
     pub const fn window(self, count: u32) -> Window {
         Window::new(SpanOf::Tensor(self.tensor), count)
     }

@@ -1,11 +1,13 @@
-//! Inputs that see several rows at each step, one behind the other: what convolution over time is a product over.
+//! Inputs that see several rows at each step. Convolution over time is a product over such rows.
 
 use crate::abi::cellwright::plugin::types::{Affine, OutputRef, Rows, Source, Span, SpanOf};
 
-/// `count` rows that a step sees at once, for a port `[count, …row]`. Rows beyond either end are zeros.
+/// `count` rows that a step sees at once, for an input `[count, …row]`. Rows beyond either end are
+/// zeros.
 ///
-/// Without more said, they end with the step's own row, as causal convolution has it. A `Conv1d(kernel_size=k, stride=s, padding=p, dilation=d)`
-/// of PyTorch is a product over `.window(k).every(d).stride(s).before(p)`.
+/// By default the last row is the step's own, as in a causal convolution. PyTorch's
+/// `Conv1d(kernel_size=k, stride=s, padding=p, dilation=d)` is a product over
+/// `.window(k).every(d).stride(s).before(p)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a window is an input once it is a source"]
 pub struct Window {
@@ -36,7 +38,7 @@ impl Window {
         Self { before: Some(before), ..self }
     }
 
-    /// What an input of a stage sees.
+    /// The source of an input.
     ///
     /// # Panics
     /// It moves on by 2^31 rows or more.
@@ -56,7 +58,7 @@ pub struct Frames {
     pub tensor: u32,
     /// From one frame to the next.
     pub hop: u32,
-    /// How many frames the signal has, none of which ends behind it: at least one.
+    /// Number of whole frames in the signal: at least one.
     pub count: u32,
 }
 
@@ -67,7 +69,8 @@ impl Frames {
         self.before(0)
     }
 
-    /// Step t takes a frame that begins so many elements before frame t. What lies before the signal, or behind it, is zeros.
+    /// Step t takes a frame that begins so many elements before frame t (padding). Elements before and
+    /// behind the signal are zeros.
     ///
     /// # Panics
     /// The hop is 2^31 or more.
@@ -79,7 +82,7 @@ impl Frames {
 }
 
 impl OutputRef {
-    /// Step t sees so many steps of it, the last of which is step t.
+    /// Step t sees `count` steps of it, up to step t.
     pub const fn window(self, count: u32) -> Window {
         Window::new(SpanOf::Chain(self), count)
     }

@@ -119,9 +119,10 @@ pub enum Dependency {
         /// Which step; `from_end` counts from the chain's (fixed) end.
         at: Affine,
     },
-    /// Every step of a stage of a chain of this growth, as far as step `at` and not beyond the chain's last one; none if that is below 0. Of another
-    /// chain that may stop, `at` is no further than the waiting chain's own step, whose length it follows. Of its own chain, the step before, or of
-    /// an earlier stage the same step.
+    /// Every step of a stage up to step `at`, or up to the last one if the chain is shorter. Below 0
+    /// it waits for nothing. The chain is of this growth. If it is another one that may stop, the
+    /// waiting chain has its length, and `at` is not beyond the waiting step. If it is the waiting
+    /// chain itself, `at` is an earlier step, or the same step of an earlier stage.
     Through {
         /// Which chain.
         chain: u32,
@@ -146,7 +147,8 @@ pub enum Dependency {
 /// Rows that an input may see at each step, at most. Finding each takes time of its own.
 pub const WINDOW_ROWS_MAX: u32 = 4096;
 
-/// Rows of one origin: step t takes rows `at(t)`, `at(t) + every` and so on, `count` of them. What lies beyond either end is zeros.
+/// Rows of one origin. Step t takes `count` rows: `at(t)`, `at(t) + every` and so on. Rows beyond
+/// either end are zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Run {
@@ -168,7 +170,7 @@ pub enum RunOf {
 ///
 /// Lines are normalised: `from_end` is left only where a chain's end is not known before it runs, and a line that is read at step 0 alone
 /// (an input with a feedback, a chain of one step) has stride 0, so that any step may ask for it. `Ints` and `Nodes` of an input with a
-/// feedback have one element.
+/// feedback have one element. The runs of a `Window` have as many rows together as the port's first extent says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as in crate::graph::Source")]
 pub enum Source {
@@ -176,35 +178,12 @@ pub enum Source {
     Literal(Box<[u8]>),
     Ints(Vec<i64>),
     Index(Affine),
-    Rows {
-        tensor: u32,
-        at: Affine,
-    },
-    Frames {
-        tensor: u32,
-        at: Affine,
-    },
-    Steps {
-        chain: u32,
-        stage: u32,
-        output: u32,
-        at: Affine,
-    },
-    Last {
-        chain: u32,
-        stage: u32,
-        output: u32,
-    },
-    Nodes {
-        stage: u32,
-        output: u32,
-        of: Vec<Node>,
-    },
-    Sibling {
-        stage: u32,
-        output: u32,
-    },
-    /// Runs one behind the other: as many rows as the port's first extent says.
+    Rows { tensor: u32, at: Affine },
+    Frames { tensor: u32, at: Affine },
+    Steps { chain: u32, stage: u32, output: u32, at: Affine },
+    Last { chain: u32, stage: u32, output: u32 },
+    Nodes { stage: u32, output: u32, of: Vec<Node> },
+    Sibling { stage: u32, output: u32 },
     Window(Box<[Run]>),
 }
 

@@ -165,7 +165,7 @@ impl Run<'_> {
     fn span(&self, span: Span, step: usize, shape: &[usize]) -> Vec<Array> {
         let count = span.count.unwrap_or_else(|| panic!("spans without a count are not evaluated here"));
         let rows = match span.of {
-            // Of its own step, what earlier stages have given.
+            // Earlier stages of the step that is being computed count, too.
             SpanOf::Chain(of) => self.evaluated.chains[of.chain as usize].iter().filter(|stages| stages.len() > of.stage as usize).count(),
             SpanOf::Tensor(tensor) => self.request.array(tensor).shape[0],
         };

@@ -51,7 +51,7 @@ impl<'a> Reader<'_, 'a, '_> {
         self.building.stages[self.stage].depends.push(dependency);
     }
 
-    /// Of lines that are parallel, the one that is ahead is waited for.
+    /// Waits for a line. Of parallel lines only the foremost is kept.
     fn depend_through(&mut self, chain: u32, stage: u32, at: Affine) {
         let depends = &mut self.building.stages[self.stage].depends;
         let parallel = depends.iter_mut().find_map(|dependency| match dependency {
@@ -111,16 +111,21 @@ impl<'a> Reader<'_, 'a, '_> {
     }
 
     fn rows(&self, number: u32, at: Affine) -> Result<Source, GraphFault> {
+        let at = self.affine("row", at, self.rows_like(self.port, number)?, true)?;
+        Ok(Source::Rows { tensor: number, at })
+    }
+
+    /// How many rows a tensor has, each of which a port takes.
+    fn rows_like(&self, port: &Port, number: u32) -> Result<u64, GraphFault> {
         let tensor = self.draft.tensor(number)?;
-        if tensor.datatype != self.port.datatype {
-            return Err(GraphFault::Datatype { wanted: self.port.datatype, given: tensor.datatype });
+        if tensor.datatype != port.datatype {
+            return Err(GraphFault::Datatype { wanted: port.datatype, given: tensor.datatype });
         }
         let Some((rows, row)) = tensor.shape.split_first() else { return Err(GraphFault::Scalar { name: short(&tensor.name) }) };
-        if !same_shape(self.port, row) {
-            return Err(GraphFault::Shape { wanted: shape_text(&self.port.shape), given: ShapeText::row(row.iter().copied()) });
+        if !same_shape(port, row) {
+            return Err(GraphFault::Shape { wanted: shape_text(&port.shape), given: ShapeText::row(row.iter().copied()) });
         }
-        let at = self.affine("row", at, *rows as u64, true)?;
-        Ok(Source::Rows { tensor: number, at })
+        Ok(*rows as u64)
     }
 
     fn frames(&self, number: u32, at: Affine) -> Result<Source, GraphFault> {
@@ -158,48 +163,35 @@ impl<'a> Reader<'_, 'a, '_> {
     }
 
     fn run(&mut self, span: Span, count: u32, row: &[u32]) -> Result<Run, GraphFault> {
-        let fits = |datatype, shape: &mut dyn Iterator<Item = usize>| {
-            if datatype != self.port.datatype {
-                return Err(GraphFault::Datatype { wanted: self.port.datatype, given: datatype });
-            }
-            let given: Vec<usize> = shape.collect();
-            if given.iter().copied().eq(row.iter().map(|extent| *extent as usize)) {
-                return Ok(());
-            }
-            Err(GraphFault::Shape { wanted: shape_text(row), given: ShapeText::row(given) })
-        };
+        self.draft.charge_edges(self.steps_read().saturating_mul(count))?;
+        let wanted = Port { shape: row.to_vec(), ..self.port.clone() };
+        let last_row = |at: Affine| Affine { first: at.first + i64::from(span.every) * i64::from(count - 1), ..at };
         let (of, at) = match span.of {
-            SpanOf::Tensor(number) => {
-                let tensor = self.draft.tensor(number)?;
-                let Some((rows, row)) = tensor.shape.split_first() else { return Err(GraphFault::Scalar { name: short(&tensor.name) }) };
-                self.draft.charge_edges(self.steps_read().saturating_mul(count))?;
-                fits(tensor.datatype, &mut row.iter().copied())?;
-                (RunOf::Tensor(number), self.line("row", span.at, Some(*rows as u64))?)
-            }
-            SpanOf::Chain(of) if of.chain == self.building.chain => {
-                let port = self.draft.own_output(self.building, of.stage, of.output)?;
-                fits(port.datatype, &mut port.shape.iter().map(|extent| *extent as usize))?;
-                self.draft.charge_edges(self.steps_read().saturating_mul(count))?;
-                if span.at.from_end {
-                    return Err(GraphFault::OwnSpanFromEnd);
-                }
-                let at = self.line("step", span.at, None)?;
-                self.wait_for_own_rows(of.stage, Affine { first: at.first + i64::from(span.every) * i64::from(count - 1), ..at })?;
-                (RunOf::Chain { chain: of.chain, stage: of.stage, output: of.output }, at)
-            }
+            SpanOf::Tensor(number) => (RunOf::Tensor(number), self.line("row", span.at, Some(self.rows_like(&wanted, number)?))?),
             SpanOf::Chain(of) => {
-                let found = self.draft.find(of)?;
-                fits(found.port.datatype, &mut found.port.shape.iter().map(|extent| *extent as usize))?;
-                self.draft.charge_edges(self.steps_read().saturating_mul(count))?;
-                let at = self.line("step", span.at, (!found.may_stop).then_some(found.bound.into()))?;
-                self.wait_for_rows(of, found, Affine { first: at.first + i64::from(span.every) * i64::from(count - 1), ..at });
+                let is_own = of.chain == self.building.chain;
+                let at = if is_own {
+                    same_row(&wanted, self.draft.own_output(self.building, of.stage, of.output)?)?;
+                    if span.at.from_end {
+                        return Err(GraphFault::OwnSpanFromEnd);
+                    }
+                    let at = self.line("step", span.at, None)?;
+                    self.wait_for_own_rows(of.stage, last_row(at))?;
+                    at
+                } else {
+                    let found = self.draft.find(of)?;
+                    same_row(&wanted, found.port)?;
+                    let at = self.line("step", span.at, (!found.may_stop).then_some(found.bound.into()))?;
+                    self.wait_for_rows(of, found, last_row(at));
+                    at
+                };
                 (RunOf::Chain { chain: of.chain, stage: of.stage, output: of.output }, at)
             }
         };
         Ok(Run { of, at, every: span.every, count })
     }
 
-    /// Waits for the rows of a run whose last one is that line's.
+    /// Waits for the rows of a run over another chain. `at` is the run's last row.
     fn wait_for_rows(&mut self, OutputRef { chain, stage, .. }: OutputRef, found: Found<'a>, at: Affine) {
         let end = Dependency::End { chain };
         let Whereabouts::Here(local) = found.at else { return self.depend(end) };
@@ -215,8 +207,8 @@ impl<'a> Reader<'_, 'a, '_> {
         }
     }
 
-    /// Waits for the rows of a run over this chain's own steps, whose last one is that line's: one of an earlier step, or of an earlier stage of the
-    /// same step.
+    /// Waits for the rows of a run over this chain's own steps. `at` is the run's last row: an earlier
+    /// step, or the same step of an earlier stage.
     fn wait_for_own_rows(&mut self, stage: u32, at: Affine) -> Result<(), GraphFault> {
         let ahead = i64::from((stage as usize) < self.stage);
         let last = self.steps_read() - 1;
@@ -233,7 +225,7 @@ impl<'a> Reader<'_, 'a, '_> {
         Ok(())
     }
 
-    /// Checks that every number that a line means is one, and counts it from the front if it is known how many there are.
+    /// Checks that a line's numbers do not overflow. Counts it from the front if the count is known.
     fn line(&self, what: &'static str, at: Affine, count: Option<u64>) -> Result<Affine, GraphFault> {
         let last = self.steps_read() - 1;
         for step in [0, last] {

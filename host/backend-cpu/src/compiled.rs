@@ -230,6 +230,12 @@ impl Compiled {
         parts.fold(self.step.plan.products(), |sum, more| (sum.0 + more.0, sum.1 + more.1))
     }
 
+    /// Bytes of a frame for each row, for so many threads, where one step of it runs at a time.
+    pub(crate) fn frame_row_bytes(&self, threads: usize) -> usize {
+        let before = self.ahead().map_or(0, |split| split.pre.plan.frame_row_bytes(threads));
+        before.max(self.one_step().plan.frame_row_bytes(threads))
+    }
+
     /// Bytes of weights and constants, each counted once, however many products and halves share it.
     pub(crate) fn bytes(&self) -> usize {
         let mut held = Held::default();

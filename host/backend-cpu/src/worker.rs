@@ -365,9 +365,9 @@ impl Backend for CpuWorker {
         let givers: Vec<_> = gone.iter().map(|loaded| &loaded.plan).filter(|plan| plan.only_token.is_some()).cloned().collect();
         let parts = || self.cells.iter().flatten().filter_map(|loaded| loaded.plan.parts());
         let tables: Vec<_> = if givers.is_empty() { Vec::new() } else { parts().flat_map(|parts| parts.forget(&givers)).collect() };
-        // The cell that is being timed may be among them.
-        let timing = self.timing.take_if(|runner| runner.is_paused());
-        Box::new((timing, gone, kept, tables, self.frame.shrink(), self.ahead.shrink()))
+        // The cell that is being timed may be among them, or one whose memory is counted for tasks in slices.
+        let (timing, sliced) = (self.timing.take(), self.sliced.extract_if(.., |runner| !runner.is_paused()).collect::<Vec<_>>());
+        Box::new((timing, sliced, gone, kept, tables, self.frame.shrink(), self.ahead.shrink()))
     }
 
     fn submit(&mut self, task: Task) -> Result<(), DeviceLost> {

@@ -29,7 +29,7 @@ use cellwright_cell_graph::TypedCell;
 pub use lane::{EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
 pub use layout::{NodeLayout, SLOT_BYTES};
 pub use peer::{Peer, Taken};
-pub use prepare::{AsItIs, Prepare, Prepared};
+pub use prepare::{AsItIs, Prepare, Prepared, WORKING_BYTES};
 pub use resolve::{Giver, InputRef, Window};
 pub use task::{CellTypeId, Completed, Delivered, LaneId, Refused, Row, RowError, Slot, Stopped, Task};
 

@@ -18,7 +18,12 @@ pub struct Prepared {
     pub cell: Box<dyn Any + Send>,
     /// Bytes that its weights take from now on, until the device forgets the cell. None if another worker of the same memory has them already.
     pub weight_bytes: u64,
+    /// Bytes of working memory that a task takes for each row, beside what the device has at all times ([`WORKING_BYTES`]); 0 if nothing.
+    pub row_bytes: u64,
 }
+
+/// Working memory of a worker's task at most, in bytes, unless one row takes more.
+pub const WORKING_BYTES: u64 = 64 << 20;
 
 /// Does what takes long of loading a cell: packs weights, plans, compiles.
 pub trait Prepare: Send + Sync {
@@ -40,6 +45,6 @@ pub struct AsItIs;
 
 impl Prepare for AsItIs {
     fn prepare(&self, cell: &Arc<TypedCell>, _: u64) -> Result<Prepared, LoadError> {
-        Ok(Prepared { cell: Box::new(()), weight_bytes: cell.weight_bytes })
+        Ok(Prepared { cell: Box::new(()), weight_bytes: cell.weight_bytes, row_bytes: 0 })
     }
 }

@@ -33,7 +33,7 @@ mod readiness;
 mod request;
 mod reservation;
 mod reserve;
-mod slices;
+pub(crate) mod slices;
 mod spares;
 mod stage_slots;
 mod tasks;

@@ -18,6 +18,7 @@ mod parts;
 mod policy;
 mod scheduler;
 
+pub use self::core::slices::PAUSED_MAX;
 pub use command::{Commands, Failure, Launch, Move, Placement, Refusal, Row, Slice};
 pub use config::{Config, Release};
 pub use cost::{CostError, CostTable, Knot};

@@ -1,11 +1,10 @@
 //! The memory in which a plan runs, and how threads find their way in it.
 
+use cellwright_backend::WORKING_BYTES;
+
 use super::{LeftPlace, Output, Packed, Place, Plan, Pointed};
 use crate::matrix::{Left, PackedRows};
 use crate::memory::Lines;
-
-/// Bytes of a frame that are kept when a cell leaves a worker.
-const KEPT: usize = 64 << 20;
 
 /// The memory in which a plan runs, reused from task to task.
 #[derive(Debug, Default)]
@@ -108,7 +107,7 @@ impl Memory<'_> {
 impl Frame {
     /// Gives back what is much: a cell of very long rows is not to leave its memory to those of short ones.
     pub(crate) fn shrink(&mut self) -> Option<Self> {
-        (self.bytes() > KEPT).then(|| std::mem::take(self))
+        (self.bytes() as u64 > WORKING_BYTES).then(|| std::mem::take(self))
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -22,6 +22,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use cellwright_backend::WORKING_BYTES;
+
 use super::frame::Memory;
 use super::{Assembly, Group, Instruction, LeftPlace, Linear, Lookup, Place, Plan, Source, Step, StepKind, Whole};
 use crate::kernels::element::Element;
@@ -48,8 +50,6 @@ const ROWS_NEAR: usize = 32;
 /// they are at least: a weight as large as the last cache comes from memory each time.
 const ROWS_WORTH: usize = 16;
 const ROWS_LEAST: usize = 256;
-/// Bytes that a frame takes at most, if it has more than one row.
-const FRAME_BYTES: usize = 256 << 20;
 
 /// A row that asked for a row its table does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +87,12 @@ impl Plan {
         (bytes / self.row_bytes()).max(1)
     }
 
+    /// Bytes of a frame for each row, with what so many threads need for it.
+    pub(crate) fn frame_row_bytes(&self, threads: usize) -> usize {
+        let scratch = |step: &Step| if let StepKind::Project(projection) = &step.kind { projection.scratch_row_bytes() } else { 0 };
+        self.row_bytes() + threads * self.steps.iter().map(scratch).max().unwrap_or(0)
+    }
+
     /// In how many parts of about equal size so many rows are computed, one at least. Parts have as many rows as stay in the threads' near caches from the
     /// gathering of their inputs to the scattering of their outputs, or so many that reading all weights for them is worth it; fewer if they are so long that
     /// they would take too much memory.
@@ -103,9 +109,8 @@ impl Plan {
             let worth = (ROWS_WORTH * threads * if is_rounded { 4 } else { 1 }).max(ROWS_LEAST);
             rows.div_ceil(near.max(worth))
         };
-        let scratch = |step: &Step| if let StepKind::Project(projection) = &step.kind { projection.scratch_row_bytes() } else { 0 };
-        let row = row + threads * self.steps.iter().map(scratch).max().unwrap_or(0);
-        parts.max(rows.div_ceil((FRAME_BYTES / row).max(1))).max(1)
+        let within = WORKING_BYTES as usize / self.frame_row_bytes(threads);
+        parts.max(rows.div_ceil(within.max(1))).max(1)
     }
 
     /// Whether each of several threads computes all of its rows, and not some columns of all.

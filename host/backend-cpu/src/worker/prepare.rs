@@ -27,7 +27,9 @@ impl Prepare for Preparer {
             None => plan(),
             Some(processors) => near(processors, plan),
         }?;
-        Ok(Prepared { cell: Box::new(plan), weight_bytes })
+        let threads = self.processors.as_ref().map_or_else(|| Processors::allowed().numbers().len(), |near| near.numbers().len());
+        let row_bytes = plan.frame_row_bytes(threads) as u64;
+        Ok(Prepared { cell: Box::new(plan), weight_bytes, row_bytes })
     }
 }
 

@@ -68,7 +68,7 @@ impl Prepare for Preparer {
         let table_bytes_max = available.saturating_sub(bytes);
         let table = Table::of(&plan).map_or(0, |table| table.bytes());
         let weight_bytes = if table <= table_bytes_max { bytes + table } else { bytes };
-        Ok(Prepared { cell: Box::new(ReadyCell { plan, generated, table_bytes_max }), weight_bytes })
+        Ok(Prepared { cell: Box::new(ReadyCell { plan, generated, table_bytes_max }), weight_bytes, row_bytes: 0 })
     }
 
     fn own_memory(&self) -> Option<u64> {

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{LoadError, NodeLayout, Prepared, TimedBatch};
+use cellwright_backend::{LoadError, NodeLayout, Prepared, TimedBatch, WORKING_BYTES};
 use cellwright_cell_graph::TypedCell;
 use cellwright_fair_turns::{Cancelled, FairTurns};
-use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, TenantId};
+use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, PAUSED_MAX, TenantId};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::Engine;
@@ -308,13 +308,14 @@ impl Engine {
         load: &mut Load<'_>,
     ) -> Result<(TypeShared, Vec<WeightGrant>), ModelError> {
         let (mut first, mut tables): (Option<(usize, Running)>, _) = (None, Tables::default());
-        let (mut loaded_by, mut weights) = (Vec::with_capacity(self.workers.len()), Vec::with_capacity(self.workers.len()));
+        let (mut loaded_by, mut weights, mut row_bytes) = (Vec::new(), Vec::new(), Vec::new());
         for (number, worker) in self.workers.iter().enumerate() {
             load.check()?;
             let mut grant = worker.weights.as_ref().unwrap_or(&self.weights).grant(load.tenant);
             // What goes to a device's own memory lies in the machine's until it is there.
             let mut on_its_way = worker.weights.as_ref().map(|_| self.weights.grant(load.tenant));
             let prepared = prepare(worker, cell, (&mut grant, on_its_way.as_mut()))?;
+            let working = prepared.row_bytes;
             let mut turn = self.loads.turns.of(load.tenant);
             turn.take(load.is_cancelled)?;
             match ask(worker, number, |reply| ToWorker::Install { index, cell: cell.clone(), prepared, reply }) {
@@ -324,6 +325,7 @@ impl Engine {
                     first = first.or(Some((number, running)));
                     loaded_by.push(number);
                     weights.push(grant);
+                    row_bytes.push(working);
                 }
                 // Others may go on without it.
                 Err(_) => continue,
@@ -348,6 +350,10 @@ impl Engine {
         };
         let names = || beside.iter().map(|other| &*self.workers[*other].info.name).collect();
         let calibration = self.loads.measuring.calibration(cell, (info, names(), running.table.is_some()), time)?;
+        if calibration.points.first().is_some_and(|row| row.time > SLICE) {
+            let more = |row_bytes| working_bytes(row_bytes, calibration.rows_max()) - working_bytes(row_bytes, 1);
+            weights.iter_mut().zip(row_bytes).try_for_each(|(grant, row_bytes)| grant.hold(grant.bytes() + more(row_bytes)))?;
+        }
         let (held_bytes, steps_together) = (weights.iter().map(WeightGrant::bytes).sum(), running.steps_together);
         let shared = TypeShared { calibration: Arc::new(calibration), counters: Arc::default(), tables, steps_together, held_bytes };
         Ok((shared, weights))
@@ -440,8 +446,13 @@ fn prepare(
         Err(ModelError::Cell(LoadError::OutOfMemory { needed, .. })) if needed > offered => within(needed),
         prepared => prepared,
     }?;
-    grant.hold(prepared.weight_bytes)?;
+    grant.hold(prepared.weight_bytes.saturating_add(working_bytes(prepared.row_bytes, 1)))?;
     Ok(prepared)
+}
+
+/// Bytes that paused tasks of a worker may hold beside what it has at all times, if they have so many rows.
+fn working_bytes(row_bytes: u64, rows: u32) -> u64 {
+    row_bytes.saturating_mul(u64::from(rows)).min(WORKING_BYTES.max(row_bytes)).saturating_mul(PAUSED_MAX as u64)
 }
 
 /// Asks a worker and waits for its reply.

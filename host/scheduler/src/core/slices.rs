@@ -16,7 +16,7 @@ use crate::event::ModelInfo;
 use crate::id::{ModelId, TaskSeq, WorkerId};
 
 /// Tasks of a worker that are paused at once.
-const PAUSED_MAX: usize = 2;
+pub const PAUSED_MAX: usize = 2;
 
 /// A task between two slices.
 #[derive(Debug)]

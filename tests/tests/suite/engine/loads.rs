@@ -142,6 +142,24 @@ fn a_load_ends_when_nobody_wants_it_any_more() {
     engine.load(&spec(&model, 0, 8)).unwrap();
 }
 
+/// Two paused tasks of a worker hold their working memory.
+#[test]
+fn a_cell_that_runs_in_slices_counts_the_memory_of_its_tasks() {
+    let model = generate::model(72);
+    let held = |row: Duration, batch_max| {
+        let options = EngineOptions { batch_max, task_time_max: Duration::from_secs(1), ..EngineOptions::default() };
+        let engine = Engine::start(options, vec![Stopwatch::saying(row).on(worker(&domain(64)))]).unwrap();
+        let loaded = engine.load(&spec(&model, 0, batch_max)).unwrap();
+        assert_eq!(engine.snapshot().weight_bytes, loaded.weight_bytes());
+        loaded.weight_bytes()
+    };
+    let (short, long) = (Duration::from_micros(10), Duration::from_millis(6));
+    let [one, four, seven] = [1, 4, 7].map(|batch_max| held(long, batch_max));
+    assert_eq!([1, 4, 7].map(|batch_max| held(short, batch_max)), [one; 3], "a row is counted for every cell");
+    assert!(four > one);
+    assert_eq!(seven - four, four - one, "each row takes as much");
+}
+
 #[test]
 fn the_time_to_measure_a_model_is_bounded() {
     let model = generate::model(71);

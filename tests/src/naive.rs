@@ -184,6 +184,10 @@ impl Scope<'_> {
                 let bytes = rows.flat_map(|(run, row)| self.row(run, row, datatype).unwrap_or_else(|| vec![0; size]));
                 Ok(Elements::from_bytes(datatype, &bytes.collect::<Vec<u8>>()))
             }
+            Source::Span(runs) => {
+                let bytes = runs.iter().flat_map(|run| self.rows(run, datatype)).flatten();
+                Ok(Elements::from_bytes(datatype, &bytes.collect::<Vec<u8>>()))
+            }
             Source::Steps { chain, stage, output, at } => {
                 let executed = self.executed(*chain);
                 let number = if at.from_end { executed as i64 - 1 - self.line(*at) } else { self.line(*at) };
@@ -200,6 +204,20 @@ impl Scope<'_> {
             }
             Source::Sibling { stage, output } => Ok(self.now[*stage as usize][*output as usize].clone()),
         }
+    }
+
+    /// All rows of a run that are there.
+    fn rows(&self, run: &Run, datatype: Datatype) -> Vec<Vec<u8>> {
+        let there = match run.of {
+            RunOf::Tensor(tensor) => self.tensors[(tensor - self.first_tensor) as usize].shape[0] as i64,
+            // The stages of this step that are there.
+            RunOf::Chain { chain, .. } if chain == self.number => self.executed(chain) as i64 + 1,
+            RunOf::Chain { chain, .. } => self.executed(chain) as i64,
+        };
+        let first = if run.at.from_end { there - 1 - self.line(run.at) } else { self.line(run.at) };
+        let row = |number: i64| (number - first) / i64::from(run.every);
+        let is_of = |number: &i64| *number >= first && (number - first) % i64::from(run.every) == 0 && row(*number) < i64::from(run.count);
+        (0..there).filter(is_of).filter_map(|number| self.row(run, row(number) as u32, datatype)).collect()
     }
 
     /// A row of a run, if it is not beyond either end.

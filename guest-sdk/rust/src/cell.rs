@@ -68,6 +68,14 @@ impl CellBuilder {
         self.port(name, datatype, shape, false)
     }
 
+    /// A ragged input: any number of rows of that shape at each node. Inside the body a value `[L, …shape]` with an L of its own for each node. Its source is made
+    /// of spans, such as [`OutputRef::all`](abi::OutputRef::all).
+    pub fn ragged(&mut self, name: &str, datatype: Datatype, shape: &[u32]) -> Value {
+        let value = self.port(name, datatype, shape, false);
+        self.inputs.iter_mut().rev().take(1).for_each(|port| port.ragged = true);
+        value
+    }
+
     /// A state: an input that the step before feeds. [`CellBuilder::next`] says with what. Step 0 sees zeros unless the chain says otherwise.
     pub fn state(&mut self, name: &str, datatype: Datatype, shape: &[u32]) -> Value {
         self.port(name, datatype, shape, true)

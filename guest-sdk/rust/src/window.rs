@@ -1,6 +1,76 @@
-//! Inputs that see several rows at each step. Convolution over time is a product over such rows.
+//! Inputs that see several rows at each step. Convolution over time is a product over a fixed number
+//! of them. Attention and pooling take any number, by a ragged input.
 
 use crate::abi::cellwright::plugin::types::{Affine, OutputRef, Rows, Source, Span, SpanOf};
+use crate::request::Sequence;
+
+/// More rows than any span has.
+const ALL: u32 = 1 << 31;
+
+const fn span(of: SpanOf, at: Affine, count: Option<u32>) -> Span {
+    Span { of, at, every: 1, count }
+}
+
+fn spans(of: SpanOf, at: Affine, count: Option<u32>) -> Source {
+    Source::Many(vec![span(of, at, count)])
+}
+
+/// Rows up to the one that is `behind` rows before a step's own, at most so many.
+fn up_to(of: SpanOf, behind: u32, count: u32) -> Source {
+    let first = -i64::from(behind) - i64::from(count) + 1;
+    spans(of, Affine { first, stride: 1, from_end: false }, Some(count))
+}
+
+impl Source {
+    /// For a ragged input: the rows of these spans, one behind the other.
+    ///
+    /// # Panics
+    /// One of them is no span.
+    #[must_use]
+    pub fn joined(sources: impl IntoIterator<Item = Self>) -> Self {
+        let spans = sources.into_iter().flat_map(|source| match source {
+            Self::Many(spans) => spans,
+            _ => panic!("only spans can be joined"),
+        });
+        Self::Many(spans.collect())
+    }
+}
+
+/// Sources of a ragged input, of an output or of a request's tensor.
+macro_rules! ragged {
+    ($($type:ty, $of:expr;)+) => {
+        $(impl $type {
+            /// For a ragged input: every step sees all rows. Not of the chain that is being built.
+            #[must_use]
+            pub fn all(self) -> Source {
+                spans($of(self), Affine::always(0), None)
+            }
+
+            /// For a ragged input: step t sees rows 0 to t. Of the chain that is being built, an earlier stage.
+            #[must_use]
+            pub fn so_far(self) -> Source {
+                up_to($of(self), 0, ALL)
+            }
+
+            /// For a ragged input: step t sees rows 0 to t − 1.
+            #[must_use]
+            pub fn earlier(self) -> Source {
+                up_to($of(self), 1, ALL)
+            }
+
+            /// For a ragged input: step t sees at most `count` rows, up to row t.
+            #[must_use]
+            pub fn latest(self, count: u32) -> Source {
+                up_to($of(self), 0, count)
+            }
+        })+
+    };
+}
+
+ragged! {
+    OutputRef, SpanOf::Chain;
+    Sequence, |sequence: Self| SpanOf::Tensor(sequence.tensor);
+}
 
 /// `count` rows that a step sees at once, for an input `[count, …row]`. Rows beyond either end are
 /// zeros.

@@ -1,4 +1,4 @@
-//! A cell as workers run it: whole, in two halves (computed ahead or looked up), or input by input.
+//! A cell as workers run it: whole, in two halves (computed ahead or looked up), input by input, or cut where it sees spans.
 //!
 //! Whole and halves have the same bits. Halves keep the sums of the whole, cut between terms alone
 //! (`cellwright_cell_graph::{sums, hoist}`), and a later product takes up the sum that an earlier
@@ -17,6 +17,7 @@ use crate::held::Held;
 use crate::level::{Kernels, Level};
 use crate::matrix::Packs;
 use crate::plan::Plan;
+use crate::spans::Spans;
 use crate::table::{Budget, Table, TableRow};
 
 /// A token's row is computed again each time rather than looked up if that takes fewer operations than so many for each value.
@@ -128,6 +129,8 @@ enum Before {
     Table(Body, Table),
     /// What each input adds.
     Parts(Parts),
+    /// What sees spans, and what that takes.
+    Spans(Spans),
 }
 
 /// A cell, compiled.
@@ -150,6 +153,9 @@ impl Compiled {
         let mut body = |half: &Half| -> Result<Body, LoadError> {
             Ok(Body { plan: Plan::compile((&half.cell, &half.sums), how, packs)?, feeds: half.feeds.clone() })
         };
+        if let Some((spans, step)) = Spans::compile(cell, how.0, &mut body)? {
+            return Ok(Self { only_token, step, before: Before::Spans(spans) });
+        }
         if let Some(ByToken { tokens, hoisted: Hoisted { pre, step }, .. }) = hoist::by_token(cell)
             && pre.cell.flops >= TABLE_WORTH.saturating_mul(values(&pre.cell))
             && let Some(row) = TableRow::of(&pre.cell)
@@ -215,25 +221,32 @@ impl Compiled {
         if let Before::Parts(parts) = &self.before { Some(parts) } else { None }
     }
 
+    /// What runs before the rest of a cell with ragged inputs.
+    pub(crate) const fn spans(&self) -> Option<&Spans> {
+        if let Before::Spans(spans) = &self.before { Some(spans) } else { None }
+    }
+
     /// What is said of its tables, if it has some or may come to.
     pub(crate) fn info(&self) -> Option<&Arc<TableInfo>> {
         match &self.before {
             Before::Table(_, table) => Some(table.info()),
             Before::Parts(parts) => parts.may_have_tables().then_some(&parts.info),
-            Before::Nothing | Before::Ahead(_) => None,
+            Before::Nothing | Before::Ahead(_) | Before::Spans(_) => None,
         }
     }
 
     /// Floating-point operations of one row in the matrix products of a step by itself of which no part is looked up, and bytes of their packed weights.
     pub(crate) fn products(&self) -> (usize, usize) {
-        let parts = self.parts().into_iter().flat_map(|parts| &parts.all).map(|part| part.body.plan.products());
-        parts.fold(self.step.plan.products(), |sum, more| (sum.0 + more.0, sum.1 + more.1))
+        let parts = self.parts().into_iter().flat_map(|parts| &parts.all).map(|part| &part.body);
+        let before = parts.chain(self.spans().into_iter().flat_map(Spans::bodies)).map(|body| body.plan.products());
+        before.fold(self.step.plan.products(), |sum, more| (sum.0 + more.0, sum.1 + more.1))
     }
 
     /// Bytes of a frame for each row, for so many threads, where one step of it runs at a time.
     pub(crate) fn frame_row_bytes(&self, threads: usize) -> usize {
         let before = self.ahead().map_or(0, |split| split.pre.plan.frame_row_bytes(threads));
-        before.max(self.one_step().plan.frame_row_bytes(threads))
+        let spans = self.spans().map_or(0, |spans| spans.row_bytes(threads));
+        before.max(self.one_step().plan.frame_row_bytes(threads)) + spans
     }
 
     /// Bytes of weights and constants, each counted once, however many products and halves share it.
@@ -244,6 +257,7 @@ impl Compiled {
             Before::Ahead(split) => [&split.pre, &split.step].into_iter().for_each(|half| half.plan.hold(&mut held)),
             Before::Table(pre, _) => pre.plan.hold(&mut held),
             Before::Parts(parts) => parts.all.iter().for_each(|part| part.body.plan.hold(&mut held)),
+            Before::Spans(spans) => spans.bodies().for_each(|body| body.plan.hold(&mut held)),
         }
         self.step.plan.hold(&mut held);
         held.bytes()

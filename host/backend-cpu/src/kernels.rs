@@ -4,6 +4,7 @@
 //! remainder behind it and on every instruction set, because every operation in it rounds by itself (no reassociation, explicit fused
 //! multiply-adds).
 
+pub(crate) mod attention;
 pub(crate) mod convert;
 pub(crate) mod element;
 pub(crate) mod gates;
@@ -12,6 +13,7 @@ pub(crate) mod rows;
 pub(crate) mod running;
 pub(crate) mod screening;
 pub(crate) mod softmax;
+pub(crate) mod spans;
 
 /// Compiles a function for each [`crate::level::Level`] and picks one: `dispatch!(level, f::<T>, [T: Bound], (a: A, …))` gives an `unsafe fn` pointer.
 macro_rules! dispatch {

@@ -22,6 +22,7 @@ mod memory;
 mod plan;
 mod roofline;
 mod slices;
+mod spans;
 mod table;
 mod team;
 mod topology;

@@ -23,7 +23,7 @@ use cellwright_cell_graph::sums::Summed;
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell};
 
 pub(crate) use frame::{Frame, Memory};
-pub(crate) use run::{RefusedRow, share};
+pub(crate) use run::{Refusal, RefusedRow, share};
 
 use crate::cache;
 use crate::held::Held;

@@ -22,13 +22,14 @@ use cellwright_backend::{
 };
 use cellwright_cell_graph::TypedCell;
 
-use crate::compiled::{Compiled, Parts};
+use crate::compiled::Compiled;
 use crate::denormals;
 use crate::domain::{CpuDomain, DomainError};
 use crate::level::Kernels;
 use crate::plan::{Frame, RefusedRow};
 use crate::team::Team;
 use crate::topology::Processors;
+use ahead::Nodes;
 use prepare::Preparer;
 use timing::Clock;
 
@@ -269,11 +270,22 @@ impl CpuWorker {
         let rows = self.batch.len();
         let part_rows = rows.div_ceil(body.plan.parts(rows, self.team.size()));
         let part_rows = loaded.plan.table().map_or(part_rows, |(pre, _)| part_rows.min(pre.rows_most())).max(1);
-        let parts = loaded.plan.parts();
+        let (parts, spans) = (loaded.plan.parts(), loaded.plan.spans());
         let ends = transfer::Ends { arena: &self.domain.arena, cells: &self.cells, lanes: &self.lanes, loaded };
-        for batch in self.batch.chunks_mut(parts.map_or(rows, Parts::rows_most)) {
+        let mut left = &mut self.batch[..];
+        while !left.is_empty() {
+            let together = match (parts, spans) {
+                (Some(parts), _) => parts.rows_most(),
+                (None, Some(spans)) => spans.nodes_at_once(left, ends, self.team.size()),
+                (None, None) => rows,
+            };
+            let (batch, rest) = left.split_at_mut(together.min(left.len()));
+            left = rest;
             if let Some(parts) = parts {
                 self.ahead.run_parts(parts, batch, ends, &mut self.team, &mut Clock::start(account));
+            }
+            if let Some(spans) = spans {
+                self.ahead.run_spans(spans, &mut Nodes::Batch(batch, ends), &mut self.team, &mut Clock::start(account));
             }
             for batch in batch.chunks_mut(part_rows) {
                 let memory = self.frame.prepare(&body.plan, batch.len(), self.team.size());
@@ -287,7 +299,7 @@ impl CpuWorker {
                 let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));
                 clock.run(&body.plan, (memory, batch.len()), &mut self.team, &self.refused);
                 let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
-                if ahead || loaded.plan.table().is_some() {
+                if ahead || spans.is_some() || loaded.plan.table().is_some() {
                     self.ahead.tell_refused(batch, refused);
                 }
                 epilogue::refuse(refused, batch, &self.lanes, &loaded.name, completed);

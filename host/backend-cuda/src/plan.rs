@@ -210,6 +210,9 @@ impl Plan {
         if cell.precision == Precision::Int8 && cell.operations.iter().any(is_product) {
             return Err(unsupported("products in int8: load the model in bf16".to_owned()));
         }
+        if let Some(port) = cell.inputs.iter().find(|port| port.ragged) {
+            return Err(unsupported(format!("the ragged input `{}`: serve the model by CPU workers", port.name)));
+        }
         let lowered = lower::lower(cell, arithmetic, available, is_hopper).map_err(unsupported)?;
         if lowered.packed_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: lowered.packed_bytes, available });

@@ -30,7 +30,7 @@ pub use lane::{EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
 pub use layout::{NodeLayout, SLOT_BYTES};
 pub use peer::{Peer, Taken};
 pub use prepare::{AsItIs, Prepare, Prepared, WORKING_BYTES};
-pub use resolve::{Giver, InputRef, Window};
+pub use resolve::{Giver, InputRef, Piece, Span, Window};
 pub use task::{CellTypeId, Completed, Delivered, LaneId, Refused, Row, RowError, Slot, Stopped, Task};
 
 /// A device and what it can hold, for people and for planning.

@@ -41,6 +41,54 @@ pub enum InputRef<'a> {
     },
     /// Several rows, one behind the other.
     Window(Window<'a>),
+    /// The rows of a ragged input.
+    Span(Span<'a>),
+}
+
+/// The rows of a ragged input.
+#[derive(Clone, Copy)]
+pub struct Span<'a> {
+    growth: &'a PlacedGrowth,
+    runs: &'a [Run],
+    step: u32,
+}
+
+/// Rows of a span at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// The first of them: [`InputRef::Slot`], or [`InputRef::Host`] with everything that stands behind it.
+    pub first: InputRef<'a>,
+    /// How many there are.
+    pub rows: u32,
+    /// How many rows, or places of a block, further on the next one is.
+    pub every: u32,
+}
+
+impl<'a> Span<'a> {
+    /// Its rows in pieces, of which none is empty.
+    pub fn pieces(self) -> impl Iterator<Item = Piece<'a>> {
+        self.runs.iter().filter_map(move |run| self.growth.piece(run, self.step))
+    }
+
+    /// How many rows it has.
+    #[must_use]
+    pub fn rows(self) -> u32 {
+        self.pieces().map(|piece| piece.rows).sum()
+    }
+}
+
+impl PartialEq for Span<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.pieces().eq(other.pieces())
+    }
+}
+
+impl Eq for Span<'_> {}
+
+impl fmt::Debug for Span<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.pieces()).finish()
+    }
 }
 
 /// The rows of an input that sees several.
@@ -137,7 +185,7 @@ impl Lane {
             Source::Zeros | Source::Literal(_) | Source::Ints(_) | Source::Rows { .. } => true,
             Source::Index(at) => !at.from_end,
             Source::Frames { .. } => true,
-            Source::Window(runs) => runs.iter().all(|run| matches!(run.of, RunOf::Tensor(_))),
+            Source::Window(runs) | Source::Span(runs) => runs.iter().all(|run| matches!(run.of, RunOf::Tensor(_))),
             Source::Steps { .. } | Source::Last { .. } | Source::Nodes { .. } | Source::Sibling { .. } => false,
         };
         is_given && input.feedback.is_none()
@@ -163,6 +211,7 @@ impl PlacedGrowth {
             }
             Source::Frames { tensor, at } => self.frame(*tensor, *at, step).map(Found::Else),
             Source::Window(runs) => Some(Found::Else(InputRef::Window(Window { growth: self, runs, step }))),
+            Source::Span(runs) => Some(Found::Else(InputRef::Span(Span { growth: self, runs, step }))),
             Source::Steps { chain, stage, output, at } => {
                 self.step_of(*chain, *at, step).map(|step| Found::Node(Node { chain: *chain, stage: *stage, output: *output, step }))
             }
@@ -186,11 +235,36 @@ impl PlacedGrowth {
         self.executed_steps(chain)?.checked_sub(1)?.checked_sub(number)
     }
 
+    /// The number of a run's first row at a step, which may be beyond either end of `count` rows.
+    fn run_first(run: &Run, step: u32, count: u32) -> Option<i64> {
+        let first = run.at.number(step)?;
+        Some(if run.at.from_end { i64::from(count) - 1 - first } else { first })
+    }
+
+    /// Those rows of a step's run that are there.
+    fn piece(&self, run: &Run, step: u32) -> Option<Piece<'_>> {
+        let tensor = if let RunOf::Tensor(tensor) = run.of { Some(self.tensor(tensor)?) } else { None };
+        let count = match run.of {
+            RunOf::Tensor(_) => u32::try_from(*tensor?.shape.first()?).unwrap_or(u32::MAX),
+            RunOf::Chain { chain, .. } => self.executed_steps(chain)?,
+        };
+        let (first, every) = (Self::run_first(run, step, count)?, u64::from(run.every.max(1)));
+        // Rows before the first and behind the last are left out.
+        let missing = first.min(0).unsigned_abs().div_ceil(every);
+        let number = u32::try_from(first + (missing * every).cast_signed()).ok()?;
+        let there = u64::from(count.saturating_sub(number)).div_ceil(every).min(u64::from(run.count).saturating_sub(missing));
+        let rows = u32::try_from(there).ok().filter(|rows| *rows > 0)?;
+        let first = match run.of {
+            RunOf::Tensor(_) => InputRef::Host(rows_from(tensor?, number)?),
+            RunOf::Chain { chain, stage, output } => self.node(&Node { chain, stage, output, step: number }),
+        };
+        Some(Piece { first, rows, every: run.every })
+    }
+
     /// Row `row` of a step's run; none if it lies beyond either end.
     fn run_row(&self, run: &Run, step: u32, row: u32) -> Option<InputRef<'_>> {
         let number = |count: u32| {
-            let first = run.at.number(step)?;
-            let first = if run.at.from_end { i64::from(count) - 1 - first } else { first };
+            let first = Self::run_first(run, step, count)?;
             u32::try_from(first + i64::from(run.every) * i64::from(row)).ok().filter(|number| *number < count)
         };
         match run.of {
@@ -253,8 +327,13 @@ fn row(tensor: &Tensor, at: Affine, step: u32) -> Option<&[u8]> {
 }
 
 fn row_of(tensor: &Tensor, number: u32) -> Option<&[u8]> {
+    rows_from(tensor, number)?.get(..tensor.data.len().checked_div(*tensor.shape.first()?)?)
+}
+
+/// A row of a tensor and all behind it.
+fn rows_from(tensor: &Tensor, number: u32) -> Option<&[u8]> {
     let bytes = tensor.data.len().checked_div(*tensor.shape.first()?)?;
-    tensor.data.get((number as usize).checked_mul(bytes)?..)?.get(..bytes)
+    tensor.data.get((number as usize).checked_mul(bytes)?..)
 }
 
 #[cfg(test)]
@@ -414,6 +493,39 @@ mod tests {
             [Some((30, 1, Some(12))), Some((31, 1, None))],
             "its own step before, which takes what chain 5 gives"
         );
+    }
+
+    #[test]
+    fn spans_have_the_rows_that_are_there() {
+        let span = |of: RunOf, at: Affine, every: u32, count: u32| Source::Span([Run { of, at, every, count }].into());
+        let chain = RunOf::Chain { chain: 5, stage: 0, output: 1 };
+        let pieces = |source: Source, step: u32| match seen(source, step) {
+            InputRef::Span(span) => {
+                assert_eq!(span.rows(), span.pieces().map(|piece| piece.rows).sum::<u32>());
+                span.pieces().map(|piece| (piece.first, piece.rows, piece.every)).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        };
+        let all = |at, count| pieces(span(chain, at, 1, count), 2);
+        assert_eq!(all(at(0, 0, false), u32::MAX), [(slot(100, 0, 30), 3, 1)], "as far as it was executed");
+        assert_eq!(all(at(-4, 1, false), 4), [(slot(100, 0, 30), 2, 1)], "rows before the first are none");
+        assert_eq!(all(at(-4, 1, false), 2), []);
+        assert_eq!(all(at(3, 0, false), u32::MAX), []);
+        assert_eq!(all(at(1, 0, true), u32::MAX), [(slot(100, 1, 30), 2, 1)]);
+        assert_eq!(
+            pieces(span(chain, at(-3, 0, false), 2, 9), 0),
+            [(slot(100, 1, 30), 1, 2)],
+            "distances count from the first row, there or not"
+        );
+        let rows = |first, every, count| pieces(span(RunOf::Tensor(2), at(first, 0, false), every, count), 0);
+        let counted = |pieces: Vec<(InputRef<'_>, u32, u32)>| {
+            pieces
+                .iter()
+                .map(|(first, rows, every)| (matches!(first, InputRef::Host(bytes) if bytes.len() % 16 == 0), *rows, *every))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(counted(rows(1, 2, u32::MAX)), [(true, 2, 2)]);
+        assert_eq!(counted(rows(-1, 1, 4)), [(true, 3, 1)]);
     }
 
     #[test]

@@ -49,6 +49,16 @@ pub enum RowError {
         /// The cell.
         cell: String,
     },
+    /// ArgMax and TopK over a span.
+    #[error("a span has {rows} rows, fewer than the {needed} that are asked for (cell `{cell}`)")]
+    TooFewRows {
+        /// Rows of the span.
+        rows: u64,
+        /// How many there must be.
+        needed: u64,
+        /// The cell.
+        cell: String,
+    },
 }
 
 /// A row that failed.

@@ -34,11 +34,20 @@ pub fn model(seed: u64) -> Arc<Model> {
     model_of(shape_of(seed), seed)
 }
 
+/// The same with a cell that has ragged inputs.
+///
+/// # Panics
+/// If the generator's own cells do not resolve.
+#[must_use]
+pub fn model_with_spans(seed: u64) -> Arc<Model> {
+    model_of(ModelShape { spans: true, ..shape_of(seed) }, seed)
+}
+
 /// The widths of [`model`].
 #[must_use]
 pub fn shape_of(seed: u64) -> ModelShape {
     let mut rng = Rng::new(seed);
-    ModelShape { width: rng.between(1, 6), hidden: rng.between(2, 8), vocabulary: rng.between(4, 12) }
+    ModelShape { width: rng.between(1, 6), hidden: rng.between(2, 8), vocabulary: rng.between(4, 12), spans: false }
 }
 
 /// The same cells with those widths.

@@ -23,6 +23,7 @@
 //! cell then has other last bits than as a whole, so a worker that takes it this way always does.
 
 mod by_input;
+mod by_span;
 mod half;
 mod splitting;
 
@@ -92,24 +93,89 @@ pub struct ByInput {
     pub step: Half,
 }
 
+/// A cell with ragged inputs, in parts that are computed one after the other.
+#[derive(Clone, Debug)]
+pub struct BySpan {
+    /// What is computed before the rest.
+    pub phases: Vec<Phase>,
+    /// What phases give, by number.
+    pub values: Vec<KeptValue>,
+    /// The rest, of rows of nodes; its outputs are those of the whole.
+    pub step: Half,
+}
+
+/// A value that one phase gives and others take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptValue {
+    /// Its datatype.
+    pub datatype: Datatype,
+    /// Elements of a row.
+    pub elements: usize,
+    /// The input of which it has a row for each row, if it has not one for each node.
+    pub span: Option<u32>,
+}
+
+/// A phase of a cell with ragged inputs.
+#[derive(Clone, Debug)]
+pub enum Phase {
+    /// An ordinary cell over rows of nodes, or over all rows of a span.
+    Rows {
+        /// The input whose rows these are; none: rows of nodes.
+        span: Option<u32>,
+        /// The cell. [`Feed::Pre`] names a value by number.
+        half: Half,
+        /// The number of each of its outputs.
+        gives: Vec<u32>,
+    },
+    /// An operation that sees whole spans.
+    Whole(Whole),
+}
+
+/// An operation that sees whole spans ([`Compute::sees_span`]).
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// Which.
+    pub compute: Compute,
+    /// The input whose rows the span has.
+    pub span: u32,
+    /// Where its operands come from. [`Feed::Own`] is a ragged input.
+    pub operands: Vec<Feed>,
+    /// Their shapes.
+    pub shapes: Vec<Vec<usize>>,
+    /// Their datatypes.
+    pub datatypes: Vec<Datatype>,
+    /// The number of each result, if somebody takes it.
+    pub results: Vec<Option<u32>>,
+}
+
+/// Cuts a cell with ragged inputs where whole spans are seen; none if it has no such input.
+#[must_use]
+pub fn by_span(cell: &TypedCell) -> Option<BySpan> {
+    is_ragged(cell).then(|| by_span::cut(cell))
+}
+
+fn is_ragged(cell: &TypedCell) -> bool {
+    cell.spans.iter().any(Option::is_some)
+}
+
 /// Splits a cell by its inputs, if none of them is known before others (all are carried, or none is) and there is a sum of products of several as they come; none
 /// otherwise, and where inputs are so short that a product of one costs hardly more than to look it up.
 #[must_use]
 pub fn by_input(cell: &TypedCell) -> Option<ByInput> {
-    by_input::split(cell)
+    if is_ragged(cell) { None } else { by_input::split(cell) }
 }
 
 /// How many tokens there are, if a cell takes one and nothing else: its outputs are what that token makes of them.
 #[must_use]
 pub fn only_token(cell: &TypedCell) -> Option<usize> {
-    if cell.inputs.len() == 1 { tokens(cell, 0) } else { None }
+    if cell.inputs.len() == 1 && !is_ragged(cell) { tokens(cell, 0) } else { None }
 }
 
 /// Splits off what depends on inputs alone that are not carried; none if that is no product, or nothing would be left.
 #[must_use]
 pub fn ahead(cell: &TypedCell) -> Option<Hoisted> {
     let depends = Dependence::of(cell);
-    if cell.inputs.iter().all(|port| !port.carried) {
+    if is_ragged(cell) || cell.inputs.iter().all(|port| !port.carried) {
         return None;
     }
     Splitting::new(cell, &depends, depends.early).split()
@@ -119,7 +185,7 @@ pub fn ahead(cell: &TypedCell) -> Option<Hoisted> {
 #[must_use]
 pub fn by_token(cell: &TypedCell) -> Option<ByToken> {
     let depends = Dependence::of(cell);
-    let (input, tokens) = depends.token?;
+    let (input, tokens) = depends.token.filter(|_| !is_ragged(cell))?;
     let hoisted = Splitting::new(cell, &depends, Inputs::one(input)).split()?;
     Some(ByToken { input, tokens, hoisted })
 }

@@ -99,9 +99,12 @@ impl Expanding<'_> {
                     };
                     let first = span.at.first + i64::from(step) * i64::from(span.at.stride);
                     let first = if span.at.from_end { i64::from(end) - 1 - first } else { first };
-                    let numbers = (0..i64::from(span.count.unwrap_or(0))).map(|row| first + row * i64::from(span.every));
-                    for number in numbers.filter(|number| (0..i64::from(end)).contains(number)) {
-                        self.read(into, (of.chain, of.stage, number as u32));
+                    // Of a span of its own chain the last row is the last that is there.
+                    let last = span.count.map_or(i64::MAX, |count| first + i64::from(count - 1) * i64::from(span.every));
+                    for number in (0..i64::from(end)).filter(|number| (first..=last).contains(number)) {
+                        if (number - first) % i64::from(span.every) == 0 {
+                            self.read(into, (of.chain, of.stage, number as u32));
+                        }
                     }
                 }
             }

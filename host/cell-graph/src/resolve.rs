@@ -1,7 +1,8 @@
 //! From a cell as a plugin describes it to a [`TypedCell`]: names, types and shapes resolved, rows proved independent, costs bounded.
 //!
 //! Operators mean what ONNX says they mean. A batched value of row shape `[H]` is ONNX's `[N, H]`: axis 0 is the batch, and an operator that
-//! would let rows of a batch meet is refused. Nothing is converted silently, and nothing here trusts its input.
+//! would let rows of a batch meet is refused. A ragged input of row shape `[H]` is ONNX's `[N, L, H]`, with an extent L of its own for each node.
+//! Nothing is converted silently, and nothing here trusts its input.
 
 mod arithmetic;
 mod attributes;
@@ -18,6 +19,7 @@ mod reduce;
 mod reshape;
 mod scope;
 mod select;
+mod spans;
 #[cfg(test)]
 mod tests;
 
@@ -90,6 +92,7 @@ impl TypedCell {
             resolve_operator(&mut scope, operator).map_err(|fault| CellError::at_operator(&cell.name, position, operator, fault))?;
         }
         let outputs = outputs(&scope, &cell.outputs, context.limits).map_err(within)?;
+        let spans = scope.settle_spans();
         let mut typed = Self {
             name: cell.name.clone(),
             key: crate::typed::CellTypeKey([0; 32]),
@@ -100,6 +103,8 @@ impl TypedCell {
             precision: context.precision,
             batch_max: cell.batch_max,
             priority: cell.priority,
+            spans,
+            span_elements: 0,
             flops: 0,
             weight_bytes: 0,
         };
@@ -128,8 +133,8 @@ impl TypedCell {
     /// What calls need of it once a device has it: what it is called, takes, gives and costs. Its weights are not there, nor is its body.
     #[must_use]
     pub fn without_body(&self) -> Self {
-        let (inputs, outputs) = (self.inputs.clone(), self.outputs.clone());
-        Self { name: self.name.clone(), inputs, outputs, values: Vec::new(), operations: Vec::new(), ..*self }
+        let (inputs, outputs, spans) = (self.inputs.clone(), self.outputs.clone(), self.spans.clone());
+        Self { name: self.name.clone(), inputs, outputs, spans, values: Vec::new(), operations: Vec::new(), ..*self }
     }
 }
 
@@ -165,8 +170,8 @@ fn check_port(what: &'static str, port: &Port, limits: CellLimits) -> Result<(),
     if port.name.is_empty() {
         return Err(CellFault::NoName { what });
     }
-    if port.ragged {
-        return Err(CellFault::Ragged { what, name: named() });
+    if port.ragged && port.carried {
+        return Err(CellFault::RaggedState { name: named() });
     }
     if !matches!(port.datatype, Datatype::Bool | Datatype::Uint8 | Datatype::Int32 | Datatype::Int64 | Datatype::Fp32) {
         return Err(CellFault::PortDatatype { what, name: named(), datatype: port.datatype });
@@ -188,6 +193,9 @@ fn outputs(scope: &Scope<'_>, ports: &[Port], limits: CellLimits) -> Result<Vec<
         .iter()
         .map(|port| {
             check_port("output", port, limits)?;
+            if port.ragged {
+                return Err(CellFault::RaggedOutput { name: error::short(&port.name) });
+            }
             if !seen.insert(port.name.as_str()) {
                 return Err(CellFault::NameTaken { what: "output", name: error::short(&port.name), by: "another output" });
             }
@@ -202,6 +210,9 @@ fn output(scope: &Scope<'_>, port: &Port) -> Result<CellOutput, CellFault> {
     let value = scope.value(id);
     if !value.batched {
         return Err(CellFault::OutputConstant { name: named() });
+    }
+    if value.span.is_some() {
+        return Err(CellFault::RaggedOutput { name: named() });
     }
     if value.datatype != port.datatype {
         return Err(CellFault::OutputDatatype { name: named(), declared: port.datatype, computed: value.datatype });

@@ -2,6 +2,10 @@
 //!
 //! Every value is either *batched* (one row per node, the batch dimension left out of its shape) or a constant (a weight of the bundle or a
 //! `Constant`). No operation mixes rows of a batch; resolution refuses a body in which one would.
+//!
+//! A batched value that goes along with a ragged input has a row for each row of the node's span. To
+//! most operations these are rows like any other. [`Compute::Repeat`] leads from nodes to spans, and
+//! few operations see a whole span.
 
 use std::fmt;
 use std::sync::Arc;
@@ -127,6 +131,8 @@ pub struct Value {
     pub shape: Vec<usize>,
     /// Whether there is a row of it per node.
     pub batched: bool,
+    /// The ragged input of which it has a row for each row, if it is not one per node. It stands for all inputs that must have as many rows.
+    pub span: Option<u32>,
     /// Where it comes from.
     pub origin: Origin,
 }
@@ -276,6 +282,67 @@ pub enum Compute {
     },
     /// One operand; the shape is the result's. Also Squeeze, Unsqueeze, Flatten and Identity of a row.
     Reshape,
+    /// One operand, of nodes: its row for each row of the result's span.
+    Repeat,
+    /// One operand, of a span; the result is of nodes: over all rows of the span, each element by itself. Of no rows the sum is 0, the largest −∞ and
+    /// the mean NaN.
+    SpanReduce(ReduceKind),
+    /// One operand, of a span: over all its rows, each element by itself.
+    SpanSoftmax {
+        /// Whether its logarithm is meant.
+        log: bool,
+    },
+    /// One operand, of a span; INT64 result, of nodes: the number of a row for each element. Ties and NaN as [`Compute::ArgMax`]. No rows fail the request.
+    SpanArgMax {
+        /// Whether ties go to the last row.
+        select_last: bool,
+    },
+    /// One operand, of a span; two results of nodes, values and INT64 numbers of rows, with k in front of a row's shape. Sorted as [`Compute::TopK`].
+    /// Fewer rows than k fail the request.
+    SpanTopK {
+        /// How many.
+        k: u32,
+        /// Largest first, or smallest first.
+        largest: bool,
+    },
+    /// One operand, of a span: the sum of all rows up to each one.
+    SpanCumSum {
+        /// Whether a row's own numbers are left out.
+        exclusive: bool,
+        /// Whether sums begin with the last row.
+        reverse: bool,
+    },
+    /// `y[n, m] = Σ_k a[n, k] · b[k, m]` in 32-bit floats: operands a (of a span, rank 1), b (of nodes, rank 2).
+    SpanMatMul,
+    /// `y[p, q] = Σ_n a[n, p] · b[n, q]` in 32-bit floats: operands a and b (of one span, rank 1); the result is of nodes. Of no rows it is 0.
+    SpanMix,
+    /// Attention (ONNX, opset 23) in 32-bit floats: operands q `[L, heads · d]` (of nodes), k `[key_heads · d]` and v `[key_heads · e]` (of one span), and, if
+    /// there is one, a mask `[heads or 1, L or 1]` of that span, which is added to scores (FP32) or says which count (BOOL). The result is `[L, heads · e]`,
+    /// of nodes. Head h reads key head `h · key_heads / heads`. Over no rows, or where none counts, it is 0.
+    Attention {
+        /// Heads of q.
+        heads: u32,
+        /// Heads of k and v, a divisor of those of q.
+        key_heads: u32,
+        /// Factor of scores.
+        scale: f32,
+        /// Scores s become `c · tanh(s / c)`; 0: they stay.
+        softcap: f32,
+    },
+}
+
+impl Compute {
+    /// Whether it takes rows of spans, and gives rows of nodes.
+    #[must_use]
+    pub const fn leaves_span(&self) -> bool {
+        matches!(self, Self::SpanReduce(_) | Self::SpanArgMax { .. } | Self::SpanTopK { .. } | Self::SpanMix | Self::Attention { .. })
+    }
+
+    /// Whether rows of nodes and rows of spans meet in it, or rows of one span.
+    #[must_use]
+    pub const fn sees_span(&self) -> bool {
+        self.leaves_span() || matches!(self, Self::Repeat | Self::SpanSoftmax { .. } | Self::SpanCumSum { .. } | Self::SpanMatMul)
+    }
 }
 
 /// An operation of a body; operands stand before it.
@@ -319,7 +386,11 @@ pub struct TypedCell {
     pub batch_max: Option<u32>,
     /// The plugin's own priority.
     pub priority: Option<i32>,
-    /// Floating-point operations of one row.
+    /// For each input, if it is ragged, the first input that has as many rows.
+    pub spans: Vec<Option<u32>>,
+    /// Elements that are held for each row of a span while it is computed.
+    pub span_elements: u64,
+    /// Floating-point operations of one row, with one row of each span.
     pub flops: u64,
     /// Bytes of its weights.
     pub weight_bytes: u64,

@@ -144,11 +144,17 @@ pub enum Dependency {
     },
 }
 
-/// Rows that an input may see at each step, at most. Finding each takes time of its own.
+/// Rows that an input of a fixed number of rows may see at each step, at most. Finding each takes time of its own.
 pub const WINDOW_ROWS_MAX: u32 = 4096;
 
+/// Rows that a ragged input may see at each step, at most.
+pub const SPAN_ROWS_MAX: u32 = 1 << 16;
+
+/// Elements that a node may hold of its spans and of what is computed for each of their rows, at most.
+pub const SPAN_ELEMENTS_MAX: u64 = 1 << 24;
+
 /// Rows of one origin. Step t takes `count` rows: `at(t)`, `at(t) + every` and so on. Rows beyond
-/// either end are zeros.
+/// either end are zeros for an input of a fixed number of rows, and none for a ragged one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Run {
@@ -170,7 +176,8 @@ pub enum RunOf {
 ///
 /// Lines are normalised: `from_end` is left only where a chain's end is not known before it runs, and a line that is read at step 0 alone
 /// (an input with a feedback, a chain of one step) has stride 0, so that any step may ask for it. `Ints` and `Nodes` of an input with a
-/// feedback have one element. The runs of a `Window` have as many rows together as the port's first extent says.
+/// feedback have one element. The runs of a `Window` have as many rows together as the port's first extent says. A `Span` is of a ragged input: inputs
+/// that must have as many rows as one another have them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as in crate::graph::Source")]
 pub enum Source {
@@ -185,6 +192,15 @@ pub enum Source {
     Nodes { stage: u32, output: u32, of: Vec<Node> },
     Sibling { stage: u32, output: u32 },
     Window(Box<[Run]>),
+    Span(Box<[Run]>),
+}
+
+impl Source {
+    /// The runs of rows that it is made of, if it sees several.
+    #[must_use]
+    pub fn runs(&self) -> &[Run] {
+        if let Self::Window(runs) | Self::Span(runs) = self { runs } else { &[] }
+    }
 }
 
 /// An input of a stage.
@@ -332,7 +348,7 @@ impl UnfoldedStage {
             Source::Literal(bytes) => bytes.len(),
             Source::Ints(ints) => size_of_val(&ints[..]),
             Source::Nodes { of, .. } => size_of_val(&of[..]),
-            Source::Window(runs) => size_of_val(&runs[..]),
+            Source::Window(runs) | Source::Span(runs) => size_of_val(&runs[..]),
             _ => 0,
         };
         let grouping = if let Grouping::Components(of) = &self.grouping { size_of_val(&of[..]) } else { 0 };

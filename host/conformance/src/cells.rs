@@ -75,6 +75,13 @@ impl Draft {
         self
     }
 
+    /// With a ragged input.
+    #[must_use]
+    pub fn ragged(mut self, name: &str, datatype: Datatype, shape: &[usize]) -> Self {
+        self.cell.inputs.push(Port { ragged: true, ..port(name, datatype, shape) });
+        self
+    }
+
     /// With a weight.
     #[must_use]
     pub fn weight(mut self, tensor: Tensor) -> Self {
@@ -88,6 +95,16 @@ impl Draft {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         if let Body::Operators(operators) = &mut self.cell.body {
             operators.push(Operator { kind: kind.to_owned(), inputs: names(inputs), outputs: names(outputs), attributes: Vec::new() });
+        }
+        self
+    }
+
+    /// With an operator in front of all others, and an attribute of it.
+    #[must_use]
+    pub fn first(mut self, kind: &str, inputs: &[&str], outputs: &[&str], name: &str, value: &[i64]) -> Self {
+        self = self.operator(kind, inputs, outputs).with(name, value);
+        if let Body::Operators(operators) = &mut self.cell.body {
+            operators.rotate_right(1);
         }
         self
     }

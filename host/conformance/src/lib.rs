@@ -15,6 +15,7 @@ pub mod hoisting;
 pub mod invariance;
 pub mod operators;
 pub mod reference;
+pub mod spans;
 pub mod trees;
 
 use cellwright_cell_graph::typed::Precision;

@@ -111,7 +111,7 @@ fn check(
     }
 }
 
-fn compare(expected: &Elements, got: &Elements, tolerance: Tolerance, place: &dyn Fn() -> String) {
+pub(crate) fn compare(expected: &Elements, got: &Elements, tolerance: Tolerance, place: &dyn Fn() -> String) {
     match (expected, got) {
         (Elements::Floats(expected), Elements::Floats(got)) => {
             for (at, (exact, got)) in expected.iter().zip(got).enumerate() {

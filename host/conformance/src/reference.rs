@@ -12,6 +12,7 @@
 
 mod operators;
 mod rounding;
+mod spans;
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -140,10 +141,10 @@ impl<'a> Reference<'a> {
         Self { cell, rounded: Box::new(rounded), constants, columns: vec![OnceCell::new(); cell.operations.len()] }
     }
 
-    /// Computes the cell's outputs from one row of each input.
+    /// Computes the cell's outputs from one row of each input, or, of a ragged one, its rows one behind the other.
     ///
     /// # Errors
-    /// If a Gather's index is out of range.
+    /// If a Gather's index is out of range, or a span has too few rows.
     ///
     /// # Panics
     /// If the inputs are not the cell's.
@@ -155,14 +156,21 @@ impl<'a> Reference<'a> {
             if let Origin::Input(input) = &value.origin {
                 *known = Some(Rc::new(inputs[*input as usize].clone().flushed()));
             }
-            if let Some(known) = known {
-                assert_eq!(known.len(), value.elements(), "`{}` has the elements of its shape", value.name);
+        }
+        let rows = |value: &Value, known: &[Option<Rc<Elements>>]| {
+            let of = |span: u32| known[span as usize].as_ref().expect("inputs stand first").len() / cell.values[span as usize].elements();
+            value.span.map_or(1, of)
+        };
+        for (known_one, value) in known.iter().zip(&cell.values) {
+            if let Some(one) = known_one {
+                assert_eq!(one.len(), rows(value, &known) * value.elements(), "`{}` has the elements of its shape", value.name);
             }
         }
         for (operation, columns) in cell.operations.iter().zip(&self.columns) {
             let results = Scope { reference: self, known: &known, columns }.compute(operation)?;
             for (id, result) in operation.results.iter().zip(results) {
-                assert_eq!(result.len(), cell.value(*id).elements(), "{:?} gives the elements of its shape", operation.compute);
+                let wanted = rows(cell.value(*id), &known) * cell.value(*id).elements();
+                assert_eq!(result.len(), wanted, "{:?} gives the elements of its shape", operation.compute);
                 known[id.0 as usize] = Some(Rc::new(result.flushed()));
             }
         }
@@ -212,6 +220,17 @@ impl Scope<'_> {
     }
 
     fn compute(&self, operation: &Operation) -> Result<Vec<Elements>, RowError> {
+        if operation.compute.sees_span() {
+            return self.whole(operation);
+        }
+        match self.value(operation.results[0]).span {
+            None => self.row(operation),
+            Some(span) => self.each_row(operation, span),
+        }
+    }
+
+    /// Of one row of each operand.
+    fn row(&self, operation: &Operation) -> Result<Vec<Elements>, RowError> {
         let result = self.value(operation.results[0]);
         let first = operation.operands[0];
         Ok(match &operation.compute {
@@ -256,6 +275,7 @@ impl Scope<'_> {
             Compute::RmsNormalization { axis, epsilon } => {
                 vec![self.normalize(operation, *axis as usize, &|stretch| operators::root_mean_square(stretch, f64::from(*epsilon)))]
             }
+            whole => panic!("{whole:?} sees more than a row"),
         })
     }
 

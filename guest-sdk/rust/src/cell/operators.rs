@@ -160,6 +160,45 @@ impl CellBuilder {
         self.reduce("ReduceMax", value, keep_dimension)
     }
 
+    /// The sum of a ragged value's rows; 0 of none.
+    pub fn sum_of_rows(&mut self, value: Value) -> Value {
+        self.over_rows("ReduceSum", value)
+    }
+
+    /// The mean of a ragged value's rows; NaN of none.
+    pub fn mean_of_rows(&mut self, value: Value) -> Value {
+        self.over_rows("ReduceMean", value)
+    }
+
+    /// The largest of a ragged value's rows, element by element; −∞ of none.
+    pub fn max_of_rows(&mut self, value: Value) -> Value {
+        self.over_rows("ReduceMax", value)
+    }
+
+    /// Softmax over a ragged value's rows, element by element.
+    pub fn softmax_over_rows(&mut self, value: Value) -> Value {
+        self.one("Softmax", &[value], vec![int("axis", 1)])
+    }
+
+    /// Attention of a query `[heads · d]` to ragged keys `[heads · d]` and values `[heads · e]`: `softmax(q·kᵀ / √d) · v` of each head, side by side `[heads · e]`. Over no
+    /// rows it is 0.
+    pub fn attention(&mut self, query: Value, keys: Value, values: Value, heads: u32) -> Value {
+        self.grouped_attention(query, keys, values, (heads, heads))
+    }
+
+    /// The same with fewer heads of keys and values than of queries, a divisor of these.
+    pub fn grouped_attention(&mut self, query: Value, keys: Value, values: Value, (heads, key_heads): (u32, u32)) -> Value {
+        let query = self.unsqueeze(query, 1);
+        let attributes = vec![int("q_num_heads", heads.into()), int("kv_num_heads", key_heads.into())];
+        let seen = self.one("Attention", &[query, keys, values], attributes);
+        self.one("Squeeze", &[seen], vec![ints("axes", [1])])
+    }
+
+    /// A value with one more axis, of extent 1, there. A row of a node that has it as axis 1 can be combined with ragged values.
+    pub fn unsqueeze(&mut self, value: Value, axis: i64) -> Value {
+        self.one("Unsqueeze", &[value], vec![ints("axes", [axis])])
+    }
+
     /// `nn.LayerNorm` over the features, of the weights `PREFIXweight` and `PREFIXbias`.
     pub fn layer_normalization(&mut self, x: Value, prefix: &str, epsilon: f64) -> Value {
         let (scale, bias) = (self.weight(&format!("{prefix}weight")), self.weight(&format!("{prefix}bias")));
@@ -196,6 +235,10 @@ impl CellBuilder {
 
     pub(super) fn one(&mut self, kind: &'static str, inputs: &[Value], attributes: Vec<Parameter>) -> Value {
         self.operator(kind, inputs, 1, attributes)[0]
+    }
+
+    fn over_rows(&mut self, kind: &'static str, value: Value) -> Value {
+        self.one(kind, &[value], vec![ints("axes", [1]), int("keepdims", 0)])
     }
 
     fn reduce(&mut self, kind: &'static str, value: Value, keep_dimension: bool) -> Value {

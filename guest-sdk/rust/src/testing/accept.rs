@@ -83,8 +83,11 @@ pub(super) fn ports(cell: &Cell) -> Result<(), String> {
         if !ANY.contains(&port.datatype) {
             return Err(format!("port `{name}` is {}, but ports are BOOL, UINT8, INT32, INT64 or FP32", port.datatype.name()));
         }
-        if port.ragged || port.shape.contains(&0) {
-            return Err(format!("port `{name}` is ragged or has an extent of 0"));
+        if port.ragged {
+            return Err(format!("port `{name}` is ragged, and ragged inputs are not evaluated here: test the plugin with a host"));
+        }
+        if port.shape.contains(&0) {
+            return Err(format!("port `{name}` has an extent of 0"));
         }
     }
     Ok(())

@@ -296,6 +296,8 @@ impl Lowering<'_> {
                 self.lowered.ops.push(LowOp::View { source, offset: 0, result });
                 Ok(())
             }
+            // A plan is made of rows alone: `by_span` leaves these to others.
+            whole => Err(format!("{whole:?} among rows")),
         }
     }
 

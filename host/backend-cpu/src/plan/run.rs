@@ -51,12 +51,20 @@ const ROWS_NEAR: usize = 32;
 const ROWS_WORTH: usize = 16;
 const ROWS_LEAST: usize = 256;
 
-/// A row that asked for a row its table does not have.
+/// A row that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RefusedRow {
     pub(crate) row: usize,
-    pub(crate) index: i64,
-    pub(crate) table_rows: u64,
+    pub(crate) why: Refusal,
+}
+
+/// Why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Refusal {
+    /// It asked for a row that its table does not have.
+    Index { index: i64, rows: u64 },
+    /// Its span has fewer rows than it takes.
+    TooFewRows { rows: u64, needed: u64 },
 }
 
 /// The part of `rows` that one of several threads has.
@@ -420,7 +428,8 @@ impl Lookup {
                 if found.is_none() && !is_refused {
                     is_refused = true;
                     let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
-                    refused.push(RefusedRow { row: memory.first + row, index, table_rows: self.table_rows as u64 });
+                    let why = Refusal::Index { index, rows: self.table_rows as u64 };
+                    refused.push(RefusedRow { row: memory.first + row, why });
                 }
                 // SAFETY: the table's row exists; the rest is the caller's promise.
                 unsafe {

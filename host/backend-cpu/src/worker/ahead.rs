@@ -13,17 +13,22 @@
 //! Rows may be computed in vain, as rows queued beyond a stop are: their chain stopped or their
 //! request died. Nothing is reported for them. The result never tells which of these ways was
 //! taken.
+//!
+//! A cell with ragged inputs has phases before its rest ([`spans`]).
 
 mod kept;
 mod lookup;
 mod parts;
+mod spans;
 
+use std::any::Any;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cellwright_backend::{DeviceLost, InputRef, Task};
 use cellwright_cell_graph::hoist::Feed;
 
+pub(super) use self::spans::Nodes;
 use super::timing::Watch;
 use super::transfer::{Ends, Transfer, zero_inputs};
 use super::{Active, Clock, CpuWorker};
@@ -51,6 +56,7 @@ pub(super) struct Ahead {
     asked: parts::Asked,
     /// One for each part of a cell that is taken input by input: all of them are read when they are added up.
     part_frames: Vec<Frame>,
+    spans: spans::SpanMemory,
     /// By cell: rows that later tasks may take.
     kept: Vec<kept::Kept>,
 }
@@ -97,9 +103,9 @@ impl Ahead {
     }
 
     /// Gives back what is much.
-    pub(super) fn shrink(&mut self) -> (Option<Frame>, Vec<Frame>) {
+    pub(super) fn shrink(&mut self) -> impl Any + Send + use<> {
         self.asked = parts::Asked::default();
-        (self.frame.shrink(), std::mem::take(&mut self.part_frames))
+        (self.frame.shrink(), std::mem::take(&mut self.part_frames), std::mem::take(&mut self.spans))
     }
 
     /// Rows of a batch that were refused ahead of it.

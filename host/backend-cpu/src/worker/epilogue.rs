@@ -8,6 +8,7 @@ use cellwright_cell_graph::unfolded::Delivery;
 
 use super::transfer::Transfer;
 use super::{Active, RefusedRow};
+use crate::plan::Refusal;
 
 /// Marks rows that kernels refused, and their requests dead. Each row is reported once, with its first complaint; padding, which was computed on
 /// zeros that nobody sent, never.
@@ -24,13 +25,16 @@ pub(super) fn refuse(
     // Threads report in any order.
     found.sort_unstable();
     found.dedup_by_key(|refused| refused.row);
-    for RefusedRow { row, index, table_rows } in found.drain(..) {
+    for RefusedRow { row, why } in found.drain(..) {
         let Some(active) = batch.get_mut(row).filter(|active| !active.is_padding) else { continue };
         active.is_refused = true;
         if let Some(lane) = lanes.get(active.row.lane.index()).and_then(Option::as_ref) {
             lane.growth.flags.dead.store(true, Ordering::Relaxed);
         }
-        let error = RowError::Index { index, rows: table_rows, cell: cell.to_owned() };
+        let error = match why {
+            Refusal::Index { index, rows } => RowError::Index { index, rows, cell: cell.to_owned() },
+            Refusal::TooFewRows { rows, needed } => RowError::TooFewRows { rows, needed, cell: cell.to_owned() },
+        };
         completed.refused.push(Refused { lane: active.row.lane, step: active.row.step, error });
     }
 }

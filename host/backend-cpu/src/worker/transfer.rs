@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cellwright_backend::{InputRef, Lane, SLOT_BYTES};
+use cellwright_backend::{InputRef, Lane, Piece, SLOT_BYTES};
 use cellwright_cell_graph::hoist::Feed;
 use cellwright_cell_graph::unfolded::Retention;
 
@@ -19,6 +19,7 @@ use super::ahead::Given;
 use super::{Active, Loaded};
 use crate::arena::Arena;
 use crate::compiled::Body;
+use crate::kernels::attention::Stretch;
 use crate::kernels::element::Element;
 use crate::plan::{Input, Memory, Place, Plan, share};
 use crate::team::Team;
@@ -41,6 +42,33 @@ pub(super) struct Ends<'a> {
 impl<'a> Ends<'a> {
     pub(super) fn lane(&self, active: &Active) -> Option<&'a Lane> {
         self.lanes.get(active.row.lane.index()).and_then(Option::as_deref)
+    }
+
+    /// Where so many bytes of an output of a node are in the arena. What wrote the node has run, and nothing writes it now (the scheduler's promise).
+    pub(super) fn held(&self, from: InputRef<'_>, bytes: usize) -> Option<*const u8> {
+        let InputRef::Slot { first, place, output, cell } = from else { return None };
+        let layout = &self.cells.get(cell.index())?.as_ref()?.layout;
+        let is_so_large = layout.sizes.get(output as usize) == Some(&bytes);
+        debug_assert!(is_so_large, "the graph was checked");
+        let offset = layout.slot(first, place).index() * SLOT_BYTES + layout.offsets.get(output as usize)?;
+        is_so_large.then(|| self.arena.bytes(offset, bytes))
+    }
+
+    /// Where the rows of a piece are, of so many bytes each.
+    pub(super) fn stretch(&self, piece: Piece<'_>, row_bytes: usize) -> Option<Stretch> {
+        let (at, row_stride) = match piece.first {
+            InputRef::Slot { cell, .. } => {
+                let layout = &self.cells.get(cell.index())?.as_ref()?.layout;
+                (self.held(piece.first, row_bytes)?, layout.slots as usize * SLOT_BYTES)
+            }
+            InputRef::Host(bytes) => {
+                let last = (piece.rows as usize - 1) * piece.every as usize * row_bytes;
+                debug_assert!(bytes.len() >= last + row_bytes, "the graph was checked");
+                (bytes.get(..last + row_bytes)?.as_ptr(), row_bytes)
+            }
+            _ => return None,
+        };
+        Some(Stretch { at, stride: row_stride * piece.every as usize, rows: piece.rows as usize })
     }
 }
 
@@ -96,7 +124,7 @@ impl Transfer<'_> {
     /// Writes a row of one input, of which so many are gathered, packs it, or points to it.
     pub(super) fn fill(&self, from: InputRef<'_>, input: &Input, row: (usize, usize)) {
         match from {
-            InputRef::Slot { .. } => match self.held(from, input.bytes) {
+            InputRef::Slot { .. } => match self.ends.held(from, input.bytes) {
                 // SAFETY: so many bytes are there, and stay.
                 Some(bytes) => unsafe { put(bytes, input, self.memory, row) },
                 None => zero(input, self.memory, row),
@@ -112,7 +140,7 @@ impl Transfer<'_> {
             InputRef::Window(window) => assemble(input, self.memory, row, |into| {
                 let size = into.len() / window.count().max(1);
                 for (own, from) in into.chunks_exact_mut(size.max(1)).zip(window.rows()) {
-                    match (from, self.held(from, size)) {
+                    match (from, self.ends.held(from, size)) {
                         // SAFETY: so many bytes are there, apart from the frame.
                         (_, Some(bytes)) => unsafe { std::ptr::copy_nonoverlapping(bytes, own.as_mut_ptr(), size) },
                         (InputRef::Host(bytes), None) if bytes.len() == size => own.copy_from_slice(bytes),
@@ -132,21 +160,11 @@ impl Transfer<'_> {
                 },
                 _ => zero(input, self.memory, row),
             },
-            InputRef::Zeros | InputRef::Host(_) => {
+            InputRef::Zeros | InputRef::Host(_) | InputRef::Span(_) => {
                 debug_assert!(matches!(from, InputRef::Zeros), "the graph was checked");
                 zero(input, self.memory, row);
             }
         }
-    }
-
-    /// Where so many bytes of an output of a node are in the arena. What wrote the node has run, and nothing writes it now (the scheduler's promise).
-    fn held(&self, from: InputRef<'_>, bytes: usize) -> Option<*const u8> {
-        let InputRef::Slot { first, place, output, cell } = from else { return None };
-        let layout = &self.ends.cells.get(cell.index())?.as_ref()?.layout;
-        let is_so_large = layout.sizes.get(output as usize) == Some(&bytes);
-        debug_assert!(is_so_large, "the graph was checked");
-        let offset = layout.slot(first, place).index() * SLOT_BYTES + layout.offsets.get(output as usize)?;
-        is_so_large.then(|| self.ends.arena.bytes(offset, bytes))
     }
 
     /// The same of a row that the first half gave.
@@ -214,7 +232,7 @@ impl Transfer<'_> {
 ///
 /// # Safety
 /// As many bytes can be read as the input has, until the plan has run; no other thread writes the frame's row.
-unsafe fn put(from: *const u8, input: &Input, memory: Memory<'_>, (row, of): (usize, usize)) {
+pub(super) unsafe fn put(from: *const u8, input: &Input, memory: Memory<'_>, (row, of): (usize, usize)) {
     if let Some(pointed) = input.pointed
         && from.cast::<f32>().is_aligned()
     {

@@ -51,6 +51,15 @@ fn the_ways_have_every_size_together() {
 }
 
 #[test]
+fn spans() {
+    let floats = Scope { precisions: vec![Precision::F32], ..Scope::default() };
+    for (level, threads, scope) in [(None, 2, Scope::default()), (Some(Level::Avx2), 1, floats.clone()), (Some(Level::Portable), 2, floats)]
+    {
+        cellwright_conformance::spans::run(&mut || worker(domain(level, Kernels::Best), threads), Tolerance::default(), &scope);
+    }
+}
+
+#[test]
 fn the_best_of_this_processor() {
     suite_within(&Scope::default(), None, Kernels::Best, 1);
 }

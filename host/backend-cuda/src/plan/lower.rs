@@ -307,6 +307,7 @@ impl Lowering<'_> {
             | Compute::Reduce { .. }
             | Compute::LayerNormalization { .. }
             | Compute::RmsNormalization { .. } => self.along(operation),
+            whole => Err(format!("{whole:?}, which sees a whole span")),
         }
     }
 

@@ -160,7 +160,8 @@ impl Inputs<'_> {
         };
         match lane.input(input, step) {
             InputRef::Host(row) if row.len() == bytes => pen.put(row),
-            InputRef::Host(_) => unlike(),
+            // No cell with a ragged input was loaded.
+            InputRef::Host(_) | InputRef::Span(_) => unlike(),
             InputRef::Zeros => 0,
             InputRef::Frame { zeros, bytes: given } => {
                 let (row, address) = pen.zeros(bytes);

@@ -216,7 +216,7 @@ fn hosted(input: &UnfoldedInput, rows: Option<Rows<'_>>, (bytes, pieces): (u32, 
         Source::Rows { .. } => rows.map_or(0, |rows| rows.bytes),
         Source::Frames { .. } => bytes as usize,
         Source::Window(_) => hosted_in_pieces(bytes as usize, pieces as usize),
-        Source::Zeros | Source::Steps { .. } | Source::Last { .. } | Source::Nodes { .. } | Source::Sibling { .. } => 0,
+        Source::Zeros | Source::Steps { .. } | Source::Last { .. } | Source::Nodes { .. } | Source::Sibling { .. } | Source::Span(_) => 0,
     };
     u32::try_from(bytes.next_multiple_of(16)).unwrap_or(u32::MAX / 64)
 }

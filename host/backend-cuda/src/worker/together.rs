@@ -84,7 +84,7 @@ fn is_apart(lane: &Lane, input: usize) -> bool {
     let is_apart = match &input.source {
         Source::Zeros | Source::Literal(_) | Source::Ints(_) | Source::Index(_) | Source::Rows { .. } | Source::Frames { .. } => true,
         Source::Steps { chain, stage, .. } | Source::Last { chain, stage, .. } => reads_other(*chain, *stage),
-        Source::Window(runs) => runs.iter().all(|run| match run.of {
+        Source::Window(runs) | Source::Span(runs) => runs.iter().all(|run| match run.of {
             RunOf::Tensor(_) => true,
             RunOf::Chain { chain, stage, .. } => reads_other(chain, stage),
         }),

@@ -112,6 +112,14 @@ pub enum GraphFault {
     NoWindow { shape: ShapeText },
     #[error("a span has a count and a distance of at least 1")]
     EmptySpan,
+    #[error("a span without a count goes into a ragged input")]
+    CountMissing,
+    #[error("a ragged input takes spans (`many`)")]
+    WantsSpans,
+    #[error("its spans must have as many rows as those of input {input}, at every step")]
+    SpansDiffer { input: u32 },
+    #[error("a span of its own chain has a count: its end is not there yet")]
+    OwnSpanWhole,
     #[error("its spans have {given} rows or more, but it takes {wanted}")]
     SpanCount { given: u64, wanted: u64 },
     #[error("step {step} would take the number {number}, which its datatype does not hold")]

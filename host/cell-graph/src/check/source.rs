@@ -8,9 +8,9 @@ use crate::datatype::Datatype;
 use crate::graph::{self, Affine, Node, OutputRef, Span, SpanOf};
 use crate::resolve::{ShapeText, short};
 use crate::tensor::Tensor;
-use crate::unfolded::{Dependency, Retention, Run, RunOf, Source, UnfoldedInput, WINDOW_ROWS_MAX};
+use crate::unfolded::{Dependency, Retention, Run, RunOf, SPAN_ELEMENTS_MAX, SPAN_ROWS_MAX, Source, WINDOW_ROWS_MAX};
 
-/// Spans of all inputs of a stage, at most: what a node waits for is looked at again and again.
+/// Spans of all inputs of a stage, at most.
 const SPANS_MAX: usize = 256;
 /// A span may begin so far from row 0, so that sums of its numbers fit.
 const FAR: i64 = 1 << 53;
@@ -26,6 +26,9 @@ pub(super) struct Reader<'d, 'a, 'b> {
 
 impl<'a> Reader<'_, 'a, '_> {
     pub(super) fn check(&mut self, source: graph::Source) -> Result<Source, GraphFault> {
+        if self.port.ragged && !matches!(source, graph::Source::Many(_)) {
+            return Err(GraphFault::WantsSpans);
+        }
         match source {
             graph::Source::Zeros => Ok(Source::Zeros),
             graph::Source::Literal(tensor) => self.literal(tensor),
@@ -38,6 +41,7 @@ impl<'a> Reader<'_, 'a, '_> {
             graph::Source::Nodes { stage, output, of } => self.nodes(stage, output, of),
             graph::Source::Sibling { stage, output } => self.sibling(stage, output),
             graph::Source::Pick { .. } => Err(GraphFault::Unsupported { what: "`pick`" }),
+            graph::Source::Many(spans) if self.port.ragged => self.spans(&spans),
             graph::Source::Many(spans) => self.many(&spans),
         }
     }
@@ -143,13 +147,11 @@ impl<'a> Reader<'_, 'a, '_> {
             _ => return Err(GraphFault::NoWindow { shape: shape_text(&self.port.shape) }),
         };
         limit("rows of a window", wanted as usize, WINDOW_ROWS_MAX as usize)?;
-        let runs_of = |input: &UnfoldedInput| if let Source::Window(runs) = &input.source { runs.len() } else { 0 };
-        let others: usize = self.building.stages[self.stage].inputs.iter().map(runs_of).sum();
-        limit("spans", others.saturating_add(spans.len()), SPANS_MAX)?;
+        self.charge_spans(spans.len())?;
         let mut given = 0;
         let mut runs = Vec::with_capacity(spans.len());
         for span in spans {
-            let count = span.count.ok_or(GraphFault::Unsupported { what: "a span without a count" })?;
+            let count = span.count.ok_or(GraphFault::CountMissing)?;
             if count == 0 || span.every == 0 {
                 return Err(GraphFault::EmptySpan);
             }
@@ -157,38 +159,107 @@ impl<'a> Reader<'_, 'a, '_> {
             if given > wanted {
                 break;
             }
-            runs.push(self.run(*span, count, row)?);
+            self.draft.charge_edges(self.steps_read().saturating_mul(count))?;
+            runs.push(self.run(*span, count, row)?.0);
         }
         if given == wanted { Ok(Source::Window(runs.into())) } else { Err(GraphFault::SpanCount { given, wanted }) }
     }
 
-    fn run(&mut self, span: Span, count: u32, row: &[u32]) -> Result<Run, GraphFault> {
-        self.draft.charge_edges(self.steps_read().saturating_mul(count))?;
-        let wanted = Port { shape: row.to_vec(), ..self.port.clone() };
-        let last_row = |at: Affine| Affine { first: at.first + i64::from(span.every) * i64::from(count - 1), ..at };
-        let (of, at) = match span.of {
-            SpanOf::Tensor(number) => (RunOf::Tensor(number), self.line("row", span.at, Some(self.rows_like(&wanted, number)?))?),
+    /// Spans of all inputs of a stage are bounded, because what a node waits for is looked at again and again.
+    fn charge_spans(&self, more: usize) -> Result<(), GraphFault> {
+        let others: usize = self.building.stages[self.stage].inputs.iter().map(|input| input.source.runs().len()).sum();
+        limit("spans", others.saturating_add(more), SPANS_MAX)
+    }
+
+    /// Of a ragged input.
+    fn spans(&mut self, spans: &[Span]) -> Result<Source, GraphFault> {
+        self.charge_spans(spans.len())?;
+        let mut runs = Vec::with_capacity(spans.len());
+        let mut most = 0;
+        for span in spans {
+            let is_own = matches!(span.of, SpanOf::Chain(of) if of.chain == self.building.chain);
+            if is_own && span.count.is_none() {
+                return Err(GraphFault::OwnSpanWhole);
+            }
+            let count = span.count.unwrap_or(u32::MAX);
+            if count == 0 || span.every == 0 {
+                return Err(GraphFault::EmptySpan);
+            }
+            self.draft.charge_edges(self.steps_read())?;
+            let (run, rows) = self.run(*span, count, &self.port.shape)?;
+            most += rows.min(u64::from(count));
+            runs.push(run);
+        }
+        let cell = &self.draft.model.cells[self.building.stages[self.stage].cell as usize];
+        let limit = (SPAN_ELEMENTS_MAX / cell.span_elements.max(1)).min(SPAN_ROWS_MAX.into());
+        if most > limit {
+            return Err(GraphFault::Limit { what: "rows in its spans", count: most, limit });
+        }
+        if let Some(like) = cell.spans.get(self.input).copied().flatten().filter(|like| (*like as usize) < self.input) {
+            self.check_alike(&runs, like)?;
+        }
+        Ok(Source::Span(runs.into()))
+    }
+
+    /// Whether spans have as many rows as those of an earlier input, at every step.
+    fn check_alike(&self, runs: &[Run], like: u32) -> Result<(), GraphFault> {
+        let others = self.building.stages[self.stage].inputs[like as usize].source.runs();
+        let rows = |tensor: u32| self.draft.tensor(tensor).map(|tensor| tensor.shape.first().copied());
+        let is_alike = |(one, other): (&Run, &Run)| {
+            let is_as_long = match (one.of, other.of) {
+                (RunOf::Chain { chain, .. }, RunOf::Chain { chain: same, .. }) => chain == same,
+                (RunOf::Tensor(one), RunOf::Tensor(other)) => rows(one)? == rows(other)?,
+                _ => false,
+            };
+            Ok(is_as_long && (one.at, one.every, one.count) == (other.at, other.every, other.count))
+        };
+        let alike = runs.iter().zip(others).map(is_alike).collect::<Result<Vec<_>, GraphFault>>()?;
+        let is_alike = runs.len() == others.len() && alike.into_iter().all(|alike| alike);
+        if is_alike { Ok(()) } else { Err(GraphFault::SpansDiffer { input: like }) }
+    }
+
+    /// A run, and how many rows its origin has at most.
+    fn run(&mut self, span: Span, count: u32, row: &[u32]) -> Result<(Run, u64), GraphFault> {
+        let wanted = Port { shape: row.to_vec(), ragged: false, ..self.port.clone() };
+        // One to the end has no last row.
+        let reach = if span.count.is_some() { i64::from(span.every).saturating_mul(i64::from(count - 1)).min(FAR) } else { 0 };
+        let last_row = |at: Affine| Affine { first: at.first + reach, ..at };
+        let (of, at, rows) = match span.of {
+            SpanOf::Tensor(number) => {
+                let rows = self.rows_like(&wanted, number)?;
+                (RunOf::Tensor(number), self.line("row", span.at, Some(rows))?, rows)
+            }
             SpanOf::Chain(of) => {
                 let is_own = of.chain == self.building.chain;
-                let at = if is_own {
+                let (at, rows) = if is_own {
                     same_row(&wanted, self.draft.own_output(self.building, of.stage, of.output)?)?;
                     if span.at.from_end {
                         return Err(GraphFault::OwnSpanFromEnd);
                     }
                     let at = self.line("step", span.at, None)?;
                     self.wait_for_own_rows(of.stage, last_row(at))?;
-                    at
+                    (at, self.building.bound)
                 } else {
                     let found = self.draft.find(of)?;
                     same_row(&wanted, found.port)?;
                     let at = self.line("step", span.at, (!found.may_stop).then_some(found.bound.into()))?;
-                    self.wait_for_rows(of, found, last_row(at));
-                    at
+                    match span.count {
+                        Some(_) => self.wait_for_rows(of, found, last_row(at)),
+                        None => self.wait_for_all_rows(of, found),
+                    }
+                    (at, found.bound)
                 };
-                (RunOf::Chain { chain: of.chain, stage: of.stage, output: of.output }, at)
+                (RunOf::Chain { chain: of.chain, stage: of.stage, output: of.output }, at, rows.into())
             }
         };
-        Ok(Run { of, at, every: span.every, count })
+        Ok((Run { of, at, every: span.every, count }, rows))
+    }
+
+    fn wait_for_all_rows(&mut self, OutputRef { chain, stage, .. }: OutputRef, found: Found<'a>) {
+        if let Whereabouts::Here(local) = found.at {
+            self.draft.retain(local, stage, Retention::All);
+        }
+        self.depend(Dependency::End { chain });
     }
 
     /// Waits for the rows of a run over another chain. `at` is the run's last row.

@@ -15,6 +15,8 @@ pub struct ModelShape {
     pub hidden: u32,
     /// Of tokens; 0 is the token that ends a generated sequence.
     pub vocabulary: u32,
+    /// Whether there is the cell with ragged inputs, too: the last one.
+    pub spans: bool,
 }
 
 /// Where each cell stands in the description.
@@ -44,6 +46,8 @@ pub struct Cells {
     pub internal: u32,
     /// Three states, two rows of `x` and h → h.
     pub window: u32,
+    /// Any number of states and of rows of `x`, and h → h. Only models with spans have it.
+    pub span: u32,
 }
 
 /// Positions of the generated model's cells.
@@ -60,6 +64,7 @@ pub const CELLS: Cells = Cells {
     leaf: 9,
     internal: 10,
     window: 11,
+    span: 12,
 };
 
 /// What a plugin for all of it would describe.
@@ -68,8 +73,9 @@ pub const CELLS: Cells = Cells {
 /// `label`, `generated` (tokens) and `listed` (states).
 #[must_use]
 pub fn description(shape: ModelShape) -> Description {
-    let ModelShape { width, hidden, vocabulary } = shape;
+    let ModelShape { width, hidden, vocabulary, spans } = shape;
     let spec = |name: &str, datatype, shape: &[i64]| TensorSpec { name: name.to_owned(), datatype, shape: shape.to_vec() };
+    let span_cell = spans.then(|| span(shape));
     let (rows, states, scores) = (i64::from(width), i64::from(hidden), i64::from(vocabulary));
     Description {
         inputs: vec![spec("x", Datatype::Fp32, &[-1, rows]), spec("tokens", Datatype::Int64, &[-1])],
@@ -95,7 +101,10 @@ pub fn description(shape: ModelShape) -> Description {
             leaf(hidden),
             internal(hidden),
             window(shape),
-        ],
+        ]
+        .into_iter()
+        .chain(span_cell)
+        .collect(),
         rows_are_requests: false,
         live_max: Some(1 << 14),
         ignored_weights: Vec::new(),
@@ -128,6 +137,10 @@ pub fn weights(shape: ModelShape, rng: &mut Rng) -> Weights {
     random("internal.b", &[5 * hidden]);
     random("window.w", &[hidden, 4 * hidden + 2 * width]);
     random("window.b", &[hidden]);
+    if shape.spans {
+        random("span.w", &[hidden, 3 * hidden + width]);
+        random("span.b", &[hidden]);
+    }
     tensors.into_iter().collect()
 }
 
@@ -255,6 +268,27 @@ fn window(ModelShape { width, hidden, .. }: ModelShape) -> Cell {
         operator("Tanh", &["sum"], &["h_next"], &[]),
     ];
     cell("window", inputs, vec![floats("h_next", hidden)], body)
+}
+
+/// Attention to states, and the sums of states and rows.
+fn span(ModelShape { width, hidden, .. }: ModelShape) -> Cell {
+    let ragged = |name: &str, extent| Port { ragged: true, ..floats(name, extent) };
+    let heads = [("q_num_heads", AttributeValue::Int(1)), ("kv_num_heads", AttributeValue::Int(1))];
+    let over = |kind: &str, of: &str, y: &str| {
+        operator(kind, &[of], &[y], &[("axes", AttributeValue::Ints(vec![1])), ("keepdims", AttributeValue::Int(0))])
+    };
+    let body = vec![
+        operator("Unsqueeze", &["h"], &["q"], &[("axes", AttributeValue::Ints(vec![1]))]),
+        operator("Attention", &["q", "states", "states"], &["a"], &heads),
+        operator("Squeeze", &["a"], &["seen"], &[("axes", AttributeValue::Ints(vec![1]))]),
+        operator("Tanh", &["states"], &["t"], &[]),
+        over("ReduceSum", "t", "total"),
+        over("ReduceSum", "rows", "sum"),
+        operator("Concat", &["seen", "total", "sum", "h"], &["all"], &along(1)),
+        gemm("all", "span", "y"),
+        operator("Tanh", &["y"], &["h_next"], &[]),
+    ];
+    cell("span", vec![ragged("states", hidden), ragged("rows", width), state("h", hidden)], vec![floats("h_next", hidden)], body)
 }
 
 /// Binary TreeLSTM (Tai, Socher and Manning, 2015): gates i, fl, fr, o, u of one product over both children's h.

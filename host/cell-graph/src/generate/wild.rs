@@ -161,6 +161,9 @@ impl Making<'_> {
     }
 
     fn source(&mut self, reader: &Reader<'_>) -> Source {
+        if reader.port.ragged {
+            return self.spans(reader);
+        }
         if let [rows, _] = reader.port.shape[..] {
             return self.window(reader, rows);
         }
@@ -205,6 +208,41 @@ impl Making<'_> {
                 None => return Source::Zeros,
             };
             spans.push(Span { of, at: self.line(places), every: self.rng.between(1, 2), count: Some(count) });
+        }
+        Source::Many(spans)
+    }
+
+    /// Any number of rows: all, as far as this step, or the last few.
+    fn spans(&mut self, reader: &Reader<'_>) -> Source {
+        let port = Port { ragged: false, ..reader.port.clone() };
+        let mut spans = Vec::new();
+        for _ in 0..self.rng.between(0, 2) {
+            let own = self.producers(reader.cells, |output| same(&port, output));
+            let chain = self.rng.below(self.chains.len() as u64) as u32;
+            let readable = self.chains.get(chain as usize).filter(|_| !self.forgotten.contains(&chain));
+            let cells: Vec<u32> = readable.iter().flat_map(|chain| &chain.stages).map(|stage| stage.cell).collect();
+            let fitting = self.producers(&cells, |output| same(&port, output));
+            let is_x = self.model.cells[CELLS.lstm as usize].inputs[0].shape == port.shape;
+            let every = self.rng.between(1, 2);
+            let count = if self.rng.one_in(2) { u32::MAX >> 1 } else { self.rng.between(1, 5) };
+            let before = |step: i64| step - i64::from(every) * i64::from(count - 1);
+            if let (Some((stage, number)), true) = (self.choose(&own), self.rng.one_in(3)) {
+                let behind = i64::from(self.rng.between(0, 1)) + i64::from(stage as usize >= reader.stage);
+                let at = Affine { first: before(-behind), stride: 1, from_end: false };
+                spans.push(Span { of: SpanOf::Chain(output(reader.chain, stage, number)), at, every, count: Some(count) });
+                continue;
+            }
+            let (of, places) = match self.choose(&fitting) {
+                Some((stage, number)) => (SpanOf::Chain(output(chain, stage, number)), self.bounds[chain as usize]),
+                None if is_x => (SpanOf::Tensor(0), ROWS),
+                None => continue,
+            };
+            let (at, count) = match self.rng.below(3) {
+                0 => (self.line(places), None),
+                1 => (Affine { first: before(self.rng.between(0, 1).into()), stride: 1, from_end: false }, Some(count)),
+                _ => (self.line(places), Some(self.rng.between(1, 4))),
+            };
+            spans.push(Span { of, at, every, count });
         }
         Source::Many(spans)
     }

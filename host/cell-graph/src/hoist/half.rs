@@ -130,13 +130,11 @@ impl<'a> Building<'a> {
         let bias = sums::bias(self.from, sum, like)?;
         let tensor = Arc::new(Tensor::from_f32("bias", &[bias.len()], &bias));
         let (datatype, shape) = (tensor.datatype, tensor.shape.clone());
-        Some(self.push(Value { name: "bias".to_owned(), datatype, shape, batched: false, origin: Origin::Constant(tensor) }))
+        Some(self.push(Value { name: "bias".to_owned(), datatype, shape, batched: false, span: None, origin: Origin::Constant(tensor) }))
     }
 
     pub(super) fn port(&self, id: ValueId, number: u32) -> Port {
-        let value = &self.values[id.0 as usize];
-        let shape = value.shape.iter().map(|extent| u32::try_from(*extent).unwrap_or(u32::MAX)).collect();
-        Port { name: format!("pre {number}"), datatype: value.datatype, shape, ragged: false, carried: false }
+        port_of(&self.values[id.0 as usize], number)
     }
 
     /// The half, with the inputs that it needs in front and nothing that it does not.
@@ -170,6 +168,8 @@ impl<'a> Building<'a> {
             precision: self.from.precision,
             batch_max: None,
             priority: None,
+            spans: Vec::new(),
+            span_elements: 0,
             flops: 0,
             weight_bytes: 0,
         };
@@ -228,4 +228,10 @@ fn collect(cell: &TypedCell, index: usize, sum: &mut Sum) {
         None => {}
     }
     sum.linears.push(operation.clone());
+}
+
+/// A port for a value that another part of the cell gives.
+pub(super) fn port_of(value: &Value, number: u32) -> Port {
+    let shape = value.shape.iter().map(|extent| u32::try_from(*extent).unwrap_or(u32::MAX)).collect();
+    Port { name: format!("pre {number}"), datatype: value.datatype, shape, ragged: false, carried: false }
 }

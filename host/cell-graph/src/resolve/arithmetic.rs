@@ -99,10 +99,11 @@ fn onnx_datatype(number: i64) -> Option<Datatype> {
 /// The operands and the row shape they broadcast to.
 ///
 /// ONNX aligns shapes at the right, so batched operands must have rows of equal rank, or the batch of one would meet an axis of another. A
-/// constant may have no more dimensions than a row, or a leading extent of 1, which is dropped.
+/// constant may have no more dimensions than a row, or a leading extent of 1, which is dropped. Where an operand is ragged, others are repeated
+/// along that axis, in which they have an extent of 1.
 fn broadcast(call: &mut Call<'_, '_>) -> Result<(Vec<ValueId>, Vec<usize>), CellFault> {
     let mut operands = (0..call.inputs()).map(|input| call.input(input)).collect::<Result<Vec<_>, _>>()?;
-    let ranks = operands.iter().map(|id| call.value(*id)).filter(|value| value.batched).map(|value| value.shape.len());
+    let ranks = operands.iter().filter(|id| call.value(**id).batched).map(|id| call.extents(*id).len());
     let (least, most) = ranks.fold((usize::MAX, 0), |(least, most), rank| (least.min(rank), most.max(rank)));
     if least != most {
         return Err(CellFault::CrossesBatch {
@@ -112,10 +113,17 @@ fn broadcast(call: &mut Call<'_, '_>) -> Result<(Vec<ValueId>, Vec<usize>), Cell
     for operand in &mut operands {
         *operand = fit_constant(call, *operand, most)?;
     }
-    let mut shape = vec![1; most];
+    let mut rank = most;
+    if let Some(span) = call.scope.join(&operands)? {
+        rank -= 1;
+        for operand in &mut operands {
+            *operand = super::spans::repeat(call, *operand, span, most)?;
+        }
+    }
+    let mut shape = vec![1; rank];
     for operand in &operands {
         let other = &call.value(*operand).shape;
-        let offset = most - other.len();
+        let offset = rank - other.len();
         for (axis, extent) in other.iter().enumerate() {
             let so_far = &mut shape[offset + axis];
             if *so_far == 1 {

@@ -22,6 +22,7 @@ pub(super) fn measure(cell: &mut TypedCell, limits: CellLimits) -> Result<(), Ce
         return Err(CellFault::Limit { what: "bytes of weights", count: bytes, limit: limits.weight_bytes_max });
     }
     (cell.flops, cell.weight_bytes) = (flops, bytes);
+    cell.span_elements = cell.values.iter().filter(|value| value.span.is_some()).map(|value| value.elements() as u64).sum();
     Ok(())
 }
 
@@ -41,6 +42,16 @@ fn operation_flops(cell: &TypedCell, operation: &Operation) -> u64 {
         Compute::LayerNormalization { .. } | Compute::RmsNormalization { .. } => first.saturating_mul(6),
         Compute::ArgMax { .. } | Compute::Reduce { .. } => first,
         Compute::TopK { k, .. } => first.saturating_mul(u64::from(k.ilog2()) + 1),
-        Compute::Concat { .. } | Compute::Split { .. } | Compute::Slice { .. } | Compute::Gather | Compute::Reshape => 0,
+        Compute::SpanReduce(_) | Compute::SpanArgMax { .. } | Compute::SpanCumSum { .. } => first,
+        Compute::SpanTopK { k, .. } => first.saturating_mul(u64::from(k.ilog2()) + 1),
+        Compute::SpanSoftmax { .. } => first.saturating_mul(4),
+        Compute::SpanMatMul => results.saturating_mul(first).saturating_mul(2),
+        Compute::SpanMix => results.saturating_mul(2),
+        Compute::Attention { .. } => {
+            let keys = elements(&operation.operands[1..3]);
+            let rows = operation.results.first().and_then(|id| cell.value(*id).shape.first()).map_or(1, |rows| *rows as u64);
+            keys.saturating_mul(rows).saturating_mul(2)
+        }
+        Compute::Repeat | Compute::Concat { .. } | Compute::Split { .. } | Compute::Slice { .. } | Compute::Gather | Compute::Reshape => 0,
     }
 }

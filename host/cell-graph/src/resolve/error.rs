@@ -60,23 +60,29 @@ impl fmt::Display for CellPlace {
     }
 }
 
-/// A shape as ONNX writes it; `N` is the batch.
+/// A shape as ONNX writes it; `N` is the batch, and a ragged extent says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapeText(String);
 
 impl ShapeText {
     pub(crate) fn row(shape: impl IntoIterator<Item = usize>) -> Self {
-        Self::of(None, shape)
+        Self::of(None, None, shape)
     }
 
     pub(super) fn batched(shape: impl IntoIterator<Item = usize>) -> Self {
-        Self::of(Some("N".to_owned()), shape)
+        Self::of(Some("N".to_owned()), None, shape)
     }
 
-    fn of(first: Option<String>, shape: impl IntoIterator<Item = usize>) -> Self {
+    /// Of a value of which that axis of the row is ragged.
+    pub(super) fn ragged(shape: impl IntoIterator<Item = usize>, axis: usize) -> Self {
+        Self::of(Some("N".to_owned()), Some(axis + 1), shape)
+    }
+
+    fn of(first: Option<String>, ragged: Option<usize>, shape: impl IntoIterator<Item = usize>) -> Self {
         const MOST: usize = 16;
         let mut shape = shape.into_iter();
         let mut extents: Vec<String> = first.into_iter().chain(shape.by_ref().take(MOST).map(|extent| extent.to_string())).collect();
+        ragged.into_iter().for_each(|at| extents.insert(at.min(extents.len()), "ragged".to_owned()));
         if shape.next().is_some() {
             extents.push("…".to_owned());
         }
@@ -111,8 +117,18 @@ fn counted(least: usize, most: usize, what: &str) -> String {
 pub enum CellFault {
     #[error("its body is an ONNX file, and ONNX files are not supported yet")]
     OnnxBody,
-    #[error("{what} `{name}` is ragged, and ragged ports are not supported yet")]
-    Ragged { what: &'static str, name: String },
+    #[error("output `{name}` is ragged, but only inputs may be: reduce it over its ragged axis")]
+    RaggedOutput { name: String },
+    #[error("input `{name}` is ragged and carried, but state has one row")]
+    RaggedState { name: String },
+    #[error("input {input} is ragged, and this operator takes no ragged input there")]
+    RaggedInput { input: usize },
+    #[error("input {input} must be ragged")]
+    NotRagged { input: usize },
+    #[error("its inputs are ragged along different axes")]
+    SpanAxes,
+    #[error("axis {axis} is ragged, and {how}")]
+    RaggedAxis { axis: i64, how: &'static str },
     #[error("it has {count} {what}, more than the limit of {limit}")]
     Limit { what: &'static str, count: u64, limit: u64 },
     #[error("there is no room to copy {bytes} bytes of its weights")]

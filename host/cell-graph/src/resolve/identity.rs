@@ -8,7 +8,7 @@ use crate::datatype::Datatype;
 use crate::typed::{CellTypeKey, Compute, Origin, Precision, TypedCell, ValueId};
 
 /// Raised whenever the canonical form, or the meaning of anything in it, changes.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 #[derive(Serialize)]
 struct Canonical<'a> {
@@ -25,6 +25,7 @@ struct Canonical<'a> {
 struct CanonicalPort<'a> {
     datatype: Datatype,
     shape: &'a [u32],
+    ragged: bool,
     carried: bool,
 }
 
@@ -33,6 +34,7 @@ struct CanonicalValue<'a> {
     datatype: Datatype,
     shape: &'a [usize],
     batched: bool,
+    span: Option<u32>,
     contents: Option<[u8; 32]>,
 }
 
@@ -48,7 +50,7 @@ pub(super) fn key(cell: &TypedCell, tenant: &str) -> CellTypeKey {
         inputs: cell
             .inputs
             .iter()
-            .map(|port| CanonicalPort { datatype: port.datatype, shape: &port.shape, carried: port.carried })
+            .map(|port| CanonicalPort { datatype: port.datatype, shape: &port.shape, ragged: port.ragged, carried: port.carried })
             .collect(),
         outputs: cell.outputs.iter().map(|output| output.value).collect(),
         values: cell
@@ -59,7 +61,7 @@ pub(super) fn key(cell: &TypedCell, tenant: &str) -> CellTypeKey {
                     Origin::Constant(tensor) => Some(*blake3::hash(&tensor.data).as_bytes()),
                     Origin::Input(_) | Origin::Operation(_) => None,
                 };
-                CanonicalValue { datatype: value.datatype, shape: &value.shape, batched: value.batched, contents }
+                CanonicalValue { datatype: value.datatype, shape: &value.shape, batched: value.batched, span: value.span, contents }
             })
             .collect(),
         operations: cell

@@ -37,7 +37,17 @@ pub(super) fn gemm(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
 
 pub(super) fn matmul(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
     call.arity(2, 2)?;
+    if let (Some(a), Some(b)) = (call.optional(0), call.optional(1))
+        && call.value(a).batched
+        && call.value(b).batched
+        && (call.scope.span(a).is_some() || call.scope.span(b).is_some())
+    {
+        return super::spans::matmul(call, a, b);
+    }
     let x = left(call)?;
+    if call.extents(x).last() == Some(&None) {
+        return Err(CellFault::RaggedInput { input: 0 });
+    }
     let mut shape = call.value(x).shape.clone();
     if shape.is_empty() {
         return Err(CellFault::CrossesBatch { how: "the product of a [N] with a matrix would sum over the batch" });

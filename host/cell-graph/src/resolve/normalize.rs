@@ -27,7 +27,11 @@ fn normalize(call: &mut Call<'_, '_>, compute: impl FnOnce(u32, f32) -> Compute)
     }
     let x = call.floats(0)?;
     let shape = call.value(x).shape.clone();
-    let axis = Call::row_axis(axis, shape.len())?;
+    let first = call.fixed_axis(x, axis)?;
+    if call.scope.span(x).is_some_and(|span| first < span.axis) {
+        return Err(CellFault::RaggedInput { input: 0 });
+    }
+    let axis = first;
     let mut operands = vec![x, factor(call, 1, call.input(1)?, &shape[axis..])?];
     if let Some(bias) = call.optional(2) {
         operands.push(factor(call, 2, bias, &shape[axis..])?);

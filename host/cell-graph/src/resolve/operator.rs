@@ -2,8 +2,8 @@
 
 use super::attributes::Attributes;
 use super::error::{CellFault, ShapeText};
-use super::scope::{Scope, Typed};
-use super::{arithmetic, linear, normalize, reduce, reshape, select};
+use super::scope::{Scope, Span, Typed};
+use super::{arithmetic, linear, normalize, reduce, reshape, select, spans};
 use crate::cell::Operator;
 use crate::datatype::Datatype;
 use crate::typed::{BinaryKind, Compute, Origin, ReduceKind, UnaryKind, Value, ValueId};
@@ -29,6 +29,9 @@ pub(super) fn resolve<'a>(scope: &mut Scope<'a>, operator: &'a Operator) -> Resu
     if !FOLDED.contains(&operator.kind.as_str()) && call.inputs.iter().flatten().all(|id| !call.scope.value(*id).batched) {
         return Err(CellFault::ConstantsOnly);
     }
+    if NODES_ONLY.contains(&operator.kind.as_str()) {
+        (0..call.inputs()).try_for_each(|input| call.no_span(input))?;
+    }
     let results = dispatch(&mut call, &operator.kind)?;
     call.attributes.finish()?;
     scope.label(&results, &operator.outputs);
@@ -38,14 +41,19 @@ pub(super) fn resolve<'a>(scope: &mut Scope<'a>, operator: &'a Operator) -> Resu
 /// Operators that may work on constants alone, because nothing is computed.
 const FOLDED: [&str; 5] = ["Constant", "Identity", "Reshape", "Squeeze", "Unsqueeze"];
 
+/// Operators that take no ragged value anywhere.
+const NODES_ONLY: [&str; 3] = ["Constant", "Flatten", "Gemm"];
+
 /// Every operator of this host.
-const KINDS: [&str; 43] = [
+const KINDS: [&str; 48] = [
     "Add",
     "And",
     "ArgMax",
+    "Attention",
     "Cast",
     "Concat",
     "Constant",
+    "CumSum",
     "Div",
     "Equal",
     "Exp",
@@ -66,11 +74,13 @@ const KINDS: [&str; 43] = [
     "Or",
     "Pow",
     "RMSNormalization",
+    "ReduceL2",
     "ReduceMax",
     "ReduceMean",
     "ReduceSum",
     "Relu",
     "Reshape",
+    "RotaryEmbedding",
     "Sigmoid",
     "Silu",
     "Slice",
@@ -81,6 +91,7 @@ const KINDS: [&str; 43] = [
     "Sub",
     "Tanh",
     "TopK",
+    "Transpose",
     "Unsqueeze",
     "Where",
 ];
@@ -123,6 +134,11 @@ fn dispatch(call: &mut Call<'_, '_>, kind: &str) -> Result<Vec<ValueId>, CellFau
         "ReduceSum" => reduce::reduce(call, ReduceKind::Sum),
         "ReduceMean" => reduce::reduce(call, ReduceKind::Mean),
         "ReduceMax" => reduce::reduce(call, ReduceKind::Max),
+        "ReduceL2" => reduce::euclidean(call),
+        "CumSum" => spans::cumulative_sum(call),
+        "Transpose" => spans::transpose(call),
+        "Attention" => spans::attention(call),
+        "RotaryEmbedding" => spans::rotary(call),
         "LayerNormalization" => normalize::layer(call),
         "RMSNormalization" => normalize::rms(call),
         "Constant" => reshape::constant(call),
@@ -165,6 +181,17 @@ impl Call<'_, '_> {
         self.scope.emit(compute, operands, vec![result])
     }
 
+    /// The same whose result has that ragged axis, or none.
+    pub(super) fn one_in(
+        &mut self,
+        span: Option<Span>,
+        compute: Compute,
+        operands: Vec<ValueId>,
+        result: Typed,
+    ) -> Result<Vec<ValueId>, CellFault> {
+        self.scope.emit_in(span, compute, operands, vec![result])
+    }
+
     /// The input, which must be batched and of one of those datatypes.
     pub(super) fn batched(&self, input: usize, datatypes: &[Datatype], wanted: &'static str) -> Result<ValueId, CellFault> {
         let id = self.input(input)?;
@@ -190,6 +217,34 @@ impl Call<'_, '_> {
     pub(super) fn datatype(&self, input: usize, datatypes: &[Datatype], wanted: &'static str) -> Result<Datatype, CellFault> {
         let given = self.value(self.input(input)?).datatype;
         if datatypes.contains(&given) { Ok(given) } else { Err(CellFault::InputDatatype { input, given, wanted }) }
+    }
+
+    /// An input that is of nodes.
+    pub(super) fn no_span(&self, input: usize) -> Result<(), CellFault> {
+        let is_ragged = self.optional(input).is_some_and(|id| self.scope.span(id).is_some());
+        if is_ragged { Err(CellFault::RaggedInput { input }) } else { Ok(()) }
+    }
+
+    /// The extents of a row as ONNX sees it; a ragged one is none.
+    pub(super) fn extents(&self, id: ValueId) -> Vec<Option<usize>> {
+        let mut extents: Vec<_> = self.value(id).shape.iter().copied().map(Some).collect();
+        self.scope.span(id).into_iter().for_each(|span| extents.insert(span.axis, None));
+        extents
+    }
+
+    /// ONNX's axis of a batched value: an axis of the row's shape, or none if it is the ragged one.
+    pub(super) fn axis(&self, id: ValueId, axis: i64) -> Result<Option<usize>, CellFault> {
+        let resolved = Self::row_axis(axis, self.extents(id).len())?;
+        Ok(match self.scope.span(id) {
+            Some(span) if span.axis == resolved => None,
+            Some(span) if span.axis < resolved => Some(resolved - 1),
+            _ => Some(resolved),
+        })
+    }
+
+    /// The same of an axis that must not be the ragged one.
+    pub(super) fn fixed_axis(&self, id: ValueId, axis: i64) -> Result<usize, CellFault> {
+        self.axis(id, axis)?.ok_or(CellFault::RaggedAxis { axis, how: "this operator works along others only" })
     }
 
     /// What ONNX takes as a constant INT64 tensor: from the attribute of that name, or from the input.

@@ -46,6 +46,9 @@ struct Cutting<'a, K> {
 
 /// Cuts every product of a cell that hoisting gains by, as long as its weights and their pieces take no more than they may; whether there was one.
 pub(super) fn cut(cell: &mut TypedCell, context: &ResolveContext<'_>) -> Result<bool, CellFault> {
+    if cell.spans.iter().any(Option::is_some) {
+        return Ok(false);
+    }
     let known = Dependence::of(cell).known(cell);
     let bytes_left = cell.weight_bytes.min(context.limits.weight_bytes_max.saturating_sub(cell.weight_bytes));
     cut_by(cell, known, bytes_left, context.may_copy)
@@ -180,7 +183,7 @@ impl<K: Copy + PartialEq> Cutting<'_, K> {
             }
             let rows = Arc::new(rows(&tensor, transposed, group));
             let (datatype, shape, name) = (rows.datatype, rows.shape.clone(), rows.name.clone());
-            let piece = push(self.cell, Value { name, datatype, shape, batched: false, origin: Origin::Constant(rows) });
+            let piece = push(self.cell, Value { name, datatype, shape, batched: false, span: None, origin: Origin::Constant(rows) });
             self.pieces.insert(of(group), piece);
             piece
         };

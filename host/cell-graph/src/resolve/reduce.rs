@@ -1,17 +1,21 @@
-//! Operators over axes of a row: Softmax, LogSoftmax, ArgMax, TopK and the reductions.
+//! Operators over axes of a row, or over the ragged one: Softmax, LogSoftmax, ArgMax, TopK and the reductions.
 
 use super::error::CellFault;
 use super::operator::{Call, narrow};
+use super::spans;
 use crate::datatype::Datatype;
-use crate::typed::{Compute, ReduceKind, ValueId};
+use crate::typed::{BinaryKind, Compute, ReduceKind, UnaryKind, ValueId};
 
 pub(super) fn softmax(call: &mut Call<'_, '_>, compute: impl FnOnce(u32) -> Compute) -> Result<Vec<ValueId>, CellFault> {
     call.arity(1, 1)?;
     let axis = call.attributes.int("axis")?.unwrap_or(-1);
     let operand = call.floats(0)?;
     let shape = call.value(operand).shape.clone();
-    let axis = Call::row_axis(axis, shape.len())?;
-    call.one(compute(narrow(axis)), vec![operand], (Datatype::Fp32, shape))
+    let compute = match call.axis(operand, axis)? {
+        Some(axis) => compute(narrow(axis)),
+        None => Compute::SpanSoftmax { log: matches!(compute(0), Compute::LogSoftmax { .. }) },
+    };
+    call.one(compute, vec![operand], (Datatype::Fp32, shape))
 }
 
 pub(super) fn arg_max(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
@@ -21,9 +25,14 @@ pub(super) fn arg_max(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault
     let select_last = call.attributes.truth("select_last_index", false)?;
     let operand = call.floats(0)?;
     let mut shape = call.value(operand).shape.clone();
-    let axis = Call::row_axis(axis, shape.len())?;
+    let Some(axis) = call.axis(operand, axis)? else {
+        let found = call.one(Compute::SpanArgMax { select_last }, vec![operand], (Datatype::Int64, shape))?;
+        let span = call.scope.span(operand).ok_or(CellFault::SpanAxes)?;
+        return spans::keep_axis(call, span, found[0], keep);
+    };
+    let span = call.scope.span(operand).map(|span| span.without(&[axis], keep));
     without(&mut shape, &[axis], keep);
-    call.one(Compute::ArgMax { axis: narrow(axis), select_last }, vec![operand], (Datatype::Int64, shape))
+    call.one_in(span, Compute::ArgMax { axis: narrow(axis), select_last }, vec![operand], (Datatype::Int64, shape))
 }
 
 /// Values and positions; `sorted = 0` leaves the order open, so sorted is right for it too.
@@ -39,7 +48,7 @@ pub(super) fn top_k(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> 
     };
     let operand = call.floats(0)?;
     let mut shape = call.value(operand).shape.clone();
-    let axis = Call::row_axis(axis, shape.len())?;
+    let Some(axis) = call.axis(operand, axis)? else { return spans::top_k(call, operand, k, largest) };
     let extent = shape[axis];
     let Some(count) = usize::try_from(k).ok().filter(|count| (1..=extent).contains(count)) else {
         return Err(CellFault::TopK { k, extent });
@@ -56,14 +65,51 @@ pub(super) fn reduce(call: &mut Call<'_, '_>, kind: ReduceKind) -> Result<Vec<Va
     let axes = call.parameter("axes", 1)?.unwrap_or_default();
     let operand = call.floats(0)?;
     if axes.is_empty() {
-        let refusal = CellFault::CrossesBatch { how: "without axes it would reduce over the batch" };
+        let refusal = CellFault::CrossesBatch { how: WHOLE };
         return if none_is_identity { Ok(vec![operand]) } else { Err(refusal) };
     }
+    over(call, operand, &axes, kind, keep)
+}
+
+/// The square root of a sum of squares.
+pub(super) fn euclidean(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
+    call.arity(1, 2)?;
+    let keep = call.attributes.truth("keepdims", true)?;
+    let none_is_identity = call.attributes.truth("noop_with_empty_axes", false)?;
+    let axes = call.parameter("axes", 1)?.unwrap_or_default();
+    let operand = call.floats(0)?;
+    if axes.is_empty() {
+        let how = if none_is_identity { "without axes it would be Abs, which this host has not" } else { WHOLE };
+        return Err(CellFault::CrossesBatch { how });
+    }
+    let shape = call.value(operand).shape.clone();
+    let squares = call.one(Compute::Binary(BinaryKind::Mul), vec![operand, operand], (Datatype::Fp32, shape))?[0];
+    let sum = over(call, squares, &axes, ReduceKind::Sum, keep)?[0];
+    let shape = call.value(sum).shape.clone();
+    call.one(Compute::Unary(UnaryKind::Sqrt), vec![sum], (Datatype::Fp32, shape))
+}
+
+const WHOLE: &str = "without axes it would reduce over the batch";
+
+/// Over axes of the row first, and then over the ragged one, if it is among them.
+fn over(call: &mut Call<'_, '_>, operand: ValueId, axes: &[i64], kind: ReduceKind, keep: bool) -> Result<Vec<ValueId>, CellFault> {
+    let axes = Call::row_axes(axes, call.extents(operand).len())?;
+    let span = call.scope.span(operand);
+    let ragged = span.map(|span| span.axis);
+    // Counted among the axes of the shape.
+    let fixed = axes.iter().filter(|axis| ragged != Some(**axis)).map(|axis| axis - usize::from(ragged.is_some_and(|at| at < *axis)));
+    let fixed: Vec<usize> = fixed.collect();
+    let left = span.map(|span| span.without(&fixed, keep));
     let mut shape = call.value(operand).shape.clone();
-    let axes = Call::row_axes(&axes, shape.len())?;
-    without(&mut shape, &axes, keep);
-    let axes = axes.into_iter().map(narrow).collect();
-    call.one(Compute::Reduce { kind, axes }, vec![operand], (Datatype::Fp32, shape))
+    let mut reduced = vec![operand];
+    if !fixed.is_empty() {
+        without(&mut shape, &fixed, keep);
+        let compute = Compute::Reduce { kind, axes: fixed.into_iter().map(narrow).collect() };
+        reduced = call.one_in(left, compute, reduced, (Datatype::Fp32, shape.clone()))?;
+    }
+    let Some(left) = left.filter(|_| ragged.is_some_and(|axis| axes.contains(&axis))) else { return Ok(reduced) };
+    let found = call.one(Compute::SpanReduce(kind), reduced, (Datatype::Fp32, shape))?[0];
+    spans::keep_axis(call, left, found, keep)
 }
 
 /// Axes (ascending) reduced to extent 1, or removed.

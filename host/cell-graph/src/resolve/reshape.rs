@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::error::{CellFault, ShapeText};
 use super::operator::Call;
+use super::scope::Span;
 use crate::cell::AttributeValue;
 use crate::tensor::Tensor;
 use crate::typed::{Compute, ValueId};
@@ -60,6 +61,16 @@ pub(super) fn reshape(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault
         let shape = target_shape(&target, &value.shape, zero_is_zero).ok_or_else(fault)?;
         return Ok(vec![call.scope.reshape_constant(id, shape)?]);
     }
+    if let Some(span) = call.scope.span(id) {
+        // The ragged extent stays as it is, whether it is copied or counted.
+        let shape = match &target[..] {
+            [0, -1, rest @ ..] if span.axis == 0 && !zero_is_zero && !rest.contains(&-1) => target_shape(rest, &value.shape, false),
+            [0, 0, rest @ ..] if span.axis == 0 && !zero_is_zero => target_shape(rest, &value.shape, false),
+            _ => return Err(CellFault::Unusable { what: "a ragged value's new shape begins with 0 and then 0 or -1" }),
+        };
+        let shape = shape.ok_or_else(fault)?;
+        return as_shape(call, id, shape);
+    }
     let shape = match target.split_first() {
         Some((0, rest)) if !zero_is_zero => target_shape(rest, &value.shape, false),
         Some((-1, rest)) if !rest.contains(&-1) => target_shape(rest, &value.shape, zero_is_zero),
@@ -107,31 +118,43 @@ pub(super) fn squeeze(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault
     call.arity(1, 2)?;
     let Some(axes) = call.parameter("axes", 1)? else { return Err(CellFault::AttributeMissing { name: "axes" }) };
     let id = call.input(0)?;
-    let mut shape = call.value(id).shape.clone();
-    let axes = if call.value(id).batched { Call::row_axes(&axes, shape.len())? } else { constant_axes(&axes, shape.len())? };
+    let mut extents = call.extents(id);
+    let axes = if call.value(id).batched { Call::row_axes(&axes, extents.len())? } else { constant_axes(&axes, extents.len())? };
     for axis in axes.into_iter().rev() {
-        if shape.remove(axis) != 1 {
+        if extents.remove(axis) != Some(1) {
             return Err(CellFault::InputShape { input: 0, given: call.text(id), wanted: "only axes of extent 1 can be squeezed" });
         }
     }
-    as_shape(call, id, shape)
+    with_extents(call, id, &extents)
 }
 
 pub(super) fn unsqueeze(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
     call.arity(1, 2)?;
     let Some(axes) = call.parameter("axes", 1)? else { return Err(CellFault::AttributeMissing { name: "axes" }) };
     let id = call.input(0)?;
-    let mut shape = call.value(id).shape.clone();
+    let mut extents = call.extents(id);
     let limit = call.scope.limits.rank_max;
     if axes.len() > limit {
         return Err(CellFault::Limit { what: "axes", count: axes.len() as u64, limit: limit as u64 });
     }
-    let rank = shape.len() + axes.len();
+    let rank = extents.len() + axes.len();
     let axes = if call.value(id).batched { Call::row_axes(&axes, rank)? } else { constant_axes(&axes, rank)? };
     for axis in axes {
-        shape.insert(axis, 1);
+        extents.insert(axis, Some(1));
     }
-    as_shape(call, id, shape)
+    with_extents(call, id, &extents)
+}
+
+/// The value with those extents, of which a ragged one may stand elsewhere than before.
+pub(super) fn with_extents(call: &mut Call<'_, '_>, id: ValueId, extents: &[Option<usize>]) -> Result<Vec<ValueId>, CellFault> {
+    let shape: Vec<usize> = extents.iter().flatten().copied().collect();
+    let axis = extents.iter().position(Option::is_none).unwrap_or(0);
+    let span = call.scope.span(id).map(|span| Span { axis, ..span });
+    if span == call.scope.span(id) {
+        return as_shape(call, id, shape);
+    }
+    let datatype = call.value(id).datatype;
+    call.one_in(span, Compute::Reshape, vec![id], (datatype, shape))
 }
 
 /// Axes of a constant, each once, ascending.

@@ -13,9 +13,31 @@ use crate::typed::{Compute, Operation, Origin, Value, ValueId};
 /// Type and shape of a result to be.
 pub(super) type Typed = (Datatype, Vec<usize>);
 
+/// The ragged axis of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    /// The first input that has as many rows.
+    pub(super) of: u32,
+    /// Which axis of the row it is, as ONNX sees the value. [`Value::shape`] leaves it out.
+    pub(super) axis: usize,
+}
+
+impl Span {
+    /// Where it stands once axes of the shape have gone, unless they are kept with an extent of 1.
+    pub(super) fn without(self, axes: &[usize], keep: bool) -> Self {
+        // Axes of the shape before it have the same numbers as ONNX gives them.
+        let gone = if keep { 0 } else { axes.iter().filter(|axis| **axis < self.axis).count() };
+        Self { axis: self.axis - gone, ..self }
+    }
+}
+
 /// Names, values and operations so far.
 pub(super) struct Scope<'a> {
     names: BTreeMap<&'a str, ValueId>,
+    /// By input: an earlier one that must have as many rows, or itself.
+    spans: Vec<u32>,
+    /// By value: which axis of its row is ragged, if one is.
+    axes: Vec<usize>,
     context: ResolveContext<'a>,
     pub(super) limits: CellLimits,
     pub(super) values: Vec<Value>,
@@ -28,6 +50,8 @@ impl<'a> Scope<'a> {
     pub(super) fn new(context: &ResolveContext<'a>) -> Self {
         Self {
             names: BTreeMap::new(),
+            spans: Vec::new(),
+            axes: Vec::new(),
             context: *context,
             limits: context.limits,
             values: Vec::new(),
@@ -57,7 +81,9 @@ impl<'a> Scope<'a> {
         let shape: Vec<usize> = port.shape.iter().map(|extent| *extent as usize).collect();
         self.charge_row(&shape)?;
         let id = self.next_id()?;
-        self.values.push(Value { name: port.name.clone(), datatype: port.datatype, shape, batched: true, origin: Origin::Input(id.0) });
+        let (span, origin) = (port.ragged.then_some(id.0), Origin::Input(id.0));
+        self.push(Value { name: port.name.clone(), datatype: port.datatype, shape, batched: true, span, origin }, 0);
+        self.spans.push(id.0);
         self.names.insert(&port.name, id);
         Ok(())
     }
@@ -106,7 +132,7 @@ impl<'a> Scope<'a> {
     pub(super) fn add_constant(&mut self, tensor: Arc<Tensor>) -> Result<ValueId, CellFault> {
         let id = self.next_id()?;
         let (name, datatype, shape) = (tensor.name.clone(), tensor.datatype, tensor.shape.clone());
-        self.values.push(Value { name, datatype, shape, batched: false, origin: Origin::Constant(tensor) });
+        self.push(Value { name, datatype, shape, batched: false, span: None, origin: Origin::Constant(tensor) }, 0);
         Ok(id)
     }
 
@@ -129,8 +155,66 @@ impl<'a> Scope<'a> {
         self.add_constant(Arc::new(tensor))
     }
 
-    /// Adds an operation whose results are batched.
+    fn push(&mut self, value: Value, axis: usize) {
+        self.values.push(value);
+        self.axes.push(axis);
+    }
+
+    /// The ragged axis of a value, if it has one.
+    pub(super) fn span(&self, id: ValueId) -> Option<Span> {
+        let of = self.value(id).span?;
+        Some(Span { of: self.first_like(of), axis: self.axes[id.0 as usize] })
+    }
+
+    /// The first input that has as many rows as that one.
+    fn first_like(&self, mut input: u32) -> u32 {
+        while self.spans[input as usize] != input {
+            input = self.spans[input as usize];
+        }
+        input
+    }
+
+    /// The ragged axis that values have in common, if one of them has one. They have as many rows from now on.
+    pub(super) fn join(&mut self, ids: &[ValueId]) -> Result<Option<Span>, CellFault> {
+        let mut joined: Option<Span> = None;
+        for span in ids.iter().filter_map(|id| self.span(*id)).collect::<Vec<_>>() {
+            let Some(before) = joined else {
+                joined = Some(span);
+                continue;
+            };
+            if before.axis != span.axis {
+                return Err(CellFault::SpanAxes);
+            }
+            let (least, most) = (self.first_like(before.of).min(span.of), self.first_like(before.of).max(span.of));
+            self.spans[most as usize] = least;
+            joined = Some(Span { of: least, ..before });
+        }
+        Ok(joined)
+    }
+
+    /// Says of each value by which input its rows are counted; gives the same for each input.
+    pub(super) fn settle_spans(&mut self) -> Vec<Option<u32>> {
+        for id in 0..self.values.len() {
+            self.values[id].span = self.values[id].span.map(|of| self.first_like(of));
+        }
+        self.values[..self.spans.len()].iter().map(|input| input.span).collect()
+    }
+
+    /// Adds an operation whose results are batched, and of the span that operands have, unless they leave it.
     pub(super) fn emit(&mut self, compute: Compute, operands: Vec<ValueId>, results: Vec<Typed>) -> Result<Vec<ValueId>, CellFault> {
+        let joined = self.join(&operands)?;
+        let span = joined.filter(|_| !compute.leaves_span());
+        self.emit_in(span, compute, operands, results)
+    }
+
+    /// The same whose results have that ragged axis, or none.
+    pub(super) fn emit_in(
+        &mut self,
+        span: Option<Span>,
+        compute: Compute,
+        operands: Vec<ValueId>,
+        results: Vec<Typed>,
+    ) -> Result<Vec<ValueId>, CellFault> {
         let operation = u32::try_from(self.operations.len()).unwrap_or(u32::MAX);
         let mut ids = Vec::with_capacity(results.len());
         for (datatype, shape) in results {
@@ -139,7 +223,8 @@ impl<'a> Scope<'a> {
             }
             self.charge_row(&shape)?;
             let id = self.next_id()?;
-            self.values.push(Value { name: String::new(), datatype, shape, batched: true, origin: Origin::Operation(operation) });
+            let (axis, span) = (span.map_or(0, |span| span.axis), span.map(|span| span.of));
+            self.push(Value { name: String::new(), datatype, shape, batched: true, span, origin: Origin::Operation(operation) }, axis);
             ids.push(id);
         }
         self.operations.push(Operation { compute, operands, results: ids.clone() });
@@ -160,7 +245,11 @@ impl<'a> Scope<'a> {
     pub(super) fn text(&self, id: ValueId) -> ShapeText {
         let value = self.value(id);
         let shape = value.shape.iter().copied();
-        if value.batched { ShapeText::batched(shape) } else { ShapeText::row(shape) }
+        match self.span(id) {
+            Some(span) => ShapeText::ragged(shape, span.axis),
+            None if value.batched => ShapeText::batched(shape),
+            None => ShapeText::row(shape),
+        }
     }
 
     fn next_id(&self) -> Result<ValueId, CellFault> {

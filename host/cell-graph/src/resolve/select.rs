@@ -8,7 +8,11 @@ pub(super) fn concat(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault>
     let operands = (0..call.inputs()).map(|input| call.input(input)).collect::<Result<Vec<_>, _>>()?;
     let Some(axis) = call.attributes.int("axis")? else { return Err(CellFault::AttributeMissing { name: "axis" }) };
     let Some(first) = operands.iter().copied().find(|id| call.value(*id).batched) else { return Err(CellFault::ConstantsOnly) };
-    let axis = Call::row_axis(axis, call.value(first).shape.len())?;
+    let axis = call.fixed_axis(first, axis)?;
+    let is_ragged = call.scope.span(first).is_some();
+    if let Some(input) = operands.iter().position(|id| call.scope.span(*id).is_some() != is_ragged) {
+        return Err(if is_ragged { CellFault::NotRagged { input } } else { CellFault::RaggedInput { input } });
+    }
     let (datatype, mut shape) = (call.value(first).datatype, call.value(first).shape.clone());
     let mut total = 0_usize;
     for operand in &operands {
@@ -32,7 +36,7 @@ pub(super) fn split(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> 
     let parts = call.attributes.int("num_outputs")?;
     let sizes = call.parameter("split", 1)?;
     let operand = call.batched(0, &crate::Datatype::ALL, "any datatype")?;
-    let axis = Call::row_axis(axis, call.value(operand).shape.len())?;
+    let axis = call.fixed_axis(operand, axis)?;
     let extent = call.value(operand).shape[axis];
     let limit = call.scope.limits.ports_max;
     if let Some(sizes) = sizes.as_ref().filter(|sizes| sizes.len() > limit) {
@@ -88,10 +92,10 @@ pub(super) fn slice(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> 
         return Err(CellFault::Unusable { what: "its starts, ends, axes and steps must be equally many" });
     }
     let mut shape = call.value(operand).shape.clone();
-    Call::row_axes(&axes, shape.len())?;
+    Call::row_axes(&axes, call.extents(operand).len())?;
     let mut cuts = Vec::with_capacity(axes.len());
     for (position, axis) in axes.iter().enumerate() {
-        let axis = Call::row_axis(*axis, shape.len())?;
+        let axis = call.fixed_axis(operand, *axis)?;
         let (start, count) = cut(starts[position], ends[position], steps[position], shape[axis])?;
         let Ok(step) = i32::try_from(steps[position]) else {
             return Err(CellFault::AttributeType { name: "steps", wanted: "32-bit integers other than 0" });

@@ -4,6 +4,7 @@ mod arbitrary;
 mod identity;
 mod infer;
 mod refusals;
+mod spans;
 
 use super::{CellError, CellLimits, ResolveContext, Weights};
 use crate::cell::{Attribute, AttributeValue, Body, Cell, Operator, Port};

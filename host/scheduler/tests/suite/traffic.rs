@@ -154,7 +154,7 @@ impl Run {
     pub(crate) fn new(seed: u64, scope: Scope, adjust: impl FnOnce(&mut Config, usize)) -> Self {
         let mut dice = Dice::new(seed);
         let mut config = config(&mut dice);
-        let checked = scope.checked.then(|| (generate::model(seed % 16), Rng::new(seed)));
+        let checked = scope.checked.then(|| (generate::model_with_spans(seed % 16), Rng::new(seed)));
         let cells = checked.as_ref().map_or(graphs::CELLS, |(model, _)| model.cells.len() as u32);
         let models = models(&mut dice, cells, scope.mixed);
         adjust(&mut config, models.len());

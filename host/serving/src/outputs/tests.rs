@@ -10,7 +10,7 @@ use cellwright_cell_graph::{Datatype, Description};
 use super::*;
 use crate::join::Run;
 
-const SHAPE: ModelShape = ModelShape { width: 2, hidden: 3, vocabulary: 5 };
+const SHAPE: ModelShape = ModelShape { width: 2, hidden: 3, vocabulary: 5, spans: false };
 const STATE: [u8; 12] = [7; 12];
 const FIRST: Source = Source::Index(Affine { first: 0, stride: 0, from_end: false });
 

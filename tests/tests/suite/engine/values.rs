@@ -44,7 +44,7 @@ fn assert_same(what: &str, alone: &[Answer], answers: &[Answer]) {
 
 fn check(config: Config, domains: usize) {
     for seed in SEEDS {
-        let model = generate::model(seed);
+        let model = generate::model_with_spans(seed);
         let cases = Case::mixed(&model, REQUESTS, seed);
         let alone = alone(&model, &cases);
         assert_right("alone", &cases, &alone);

@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cellwright_backend::{CellTypeId, RowError};
 use cellwright_backend_cpu::{CpuDomain, CpuOptions, CpuWorker, DomainOptions};
-use cellwright_cell_graph::TypedCell;
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::generate::CELLS;
+use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::typed::Precision;
-use cellwright_cell_graph::unfolded::Source;
+use cellwright_cell_graph::unfolded::{Run, RunOf, Source};
+use cellwright_cell_graph::{Port, Tensor, TypedCell};
 use cellwright_conformance::driver::{Driver, growth_of, independent};
 use cellwright_conformance::reference::{Elements, evaluate};
 use cellwright_tests::naive::Compute;
@@ -41,9 +42,22 @@ impl Exact {
         self.rows += 1;
         let driver = self.driver.as_mut().expect("made with the first row");
         let position = self.cells.iter().position(|known| Arc::ptr_eq(known, cell)).expect("a cell of the model") as u32;
-        let sources = inputs.iter().zip(&cell.inputs).map(|(input, port)| Source::Literal(input.to_bytes(port.datatype).into()));
-        let growth = growth_of(vec![independent(position, cell.outputs.len(), sources.collect(), 1)]);
-        let placed = driver.place(Arc::new(growth), &[], 0, &[]);
+        let mut tensors = Vec::new();
+        let mut source = |(input, port): (&Elements, &Port)| {
+            let bytes = input.to_bytes(port.datatype);
+            if !port.ragged {
+                return Source::Literal(bytes.into());
+            }
+            let shape: Vec<usize> = port.shape.iter().map(|extent| *extent as usize).collect();
+            let row = shape.iter().product::<usize>() * port.datatype.size().expect("rows of a fixed size");
+            let (of, at) = (RunOf::Tensor(tensors.len() as u32), Affine { first: 0, stride: 0, from_end: false });
+            let shape = std::iter::once(bytes.len() / row).chain(shape).collect();
+            tensors.push(Arc::new(Tensor { name: port.name.clone(), datatype: port.datatype, shape, data: bytes }));
+            Source::Span([Run { of, at, every: 1, count: u32::MAX }].into())
+        };
+        let sources = inputs.iter().zip(&cell.inputs).map(&mut source).collect();
+        let growth = growth_of(vec![independent(position, cell.outputs.len(), sources, 1)]);
+        let placed = driver.place(Arc::new(growth), &tensors, 0, &[]);
         let lane = placed.lanes[0][0];
         let completed = driver.task(CellTypeId(position), &[(lane, 0)], 1);
         if let Some(refused) = completed.refused.first() {
@@ -54,7 +68,7 @@ impl Exact {
         let outputs = (0..).zip(&cell.outputs).map(|(output, of)| Elements::from_bytes(of.port.datatype, &delivered[&(lane, output, 0)]));
         let outputs: Vec<Elements> = outputs.collect();
         // Random bodies are held against it elsewhere.
-        if position > CELLS.window {
+        if position > CELLS.span {
             return Ok(outputs);
         }
         let wide = cell.outputs.iter().any(|output| output.port.shape.iter().any(|extent| *extent >= WIDE));

@@ -49,9 +49,9 @@ fn shape(rng: &mut Rng) -> ModelShape {
     let vocabulary = rng.between(4, 12);
     match rng.below(8) {
         // Sums of so many are cut input by input.
-        0 => ModelShape { width: rng.between(1, 40), hidden: rng.between(128, 140), vocabulary },
-        1 | 2 => ModelShape { width: rng.between(1, 20), hidden: rng.between(15, 40), vocabulary },
-        _ => ModelShape { width: rng.between(1, 6), hidden: rng.between(2, 8), vocabulary },
+        0 => ModelShape { width: rng.between(1, 40), hidden: rng.between(128, 140), vocabulary, spans: true },
+        1 | 2 => ModelShape { width: rng.between(1, 20), hidden: rng.between(15, 40), vocabulary, spans: true },
+        _ => ModelShape { width: rng.between(1, 6), hidden: rng.between(2, 8), vocabulary, spans: true },
     }
 }
 

@@ -7,7 +7,7 @@ use crate::generate::{self, ModelShape, Rng};
 use crate::resolve::{CellLimits, ResolveContext};
 use crate::typed::Precision;
 
-const SHAPE: ModelShape = ModelShape { width: 2, hidden: 2, vocabulary: 4 };
+const SHAPE: ModelShape = ModelShape { width: 2, hidden: 2, vocabulary: 4, spans: false };
 
 fn resolve(change: impl FnOnce(&mut Description)) -> Result<Model, String> {
     let mut description = generate::description(SHAPE);

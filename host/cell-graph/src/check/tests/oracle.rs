@@ -13,7 +13,7 @@ use crate::unfolded::{self, Dependency, Retention, UnfoldedGrowth};
 
 /// A model in which most outputs fit most inputs.
 fn model() -> Arc<Model> {
-    generate::model_of(ModelShape { width: 3, hidden: 3, vocabulary: 3 }, 1)
+    generate::model_of(ModelShape { width: 3, hidden: 3, vocabulary: 3, spans: true }, 1)
 }
 
 /// How many steps each chain executes in one possible course of events.
@@ -68,7 +68,7 @@ fn assert_waits_for_earlier(unfolded: &UnfoldedGrowth) {
             let read = stage.inputs.iter().flat_map(|input| match &input.source {
                 unfolded::Source::Steps { chain, .. } | unfolded::Source::Last { chain, .. } => vec![*chain],
                 unfolded::Source::Nodes { of, .. } => of.iter().map(|node| node.chain).collect(),
-                unfolded::Source::Window(runs) => runs
+                unfolded::Source::Window(runs) | unfolded::Source::Span(runs) => runs
                     .iter()
                     .filter_map(|run| if let unfolded::RunOf::Chain { chain, .. } = run.of { Some(chain) } else { None })
                     .collect(),
@@ -164,8 +164,7 @@ fn assert_reasons(expanded: &oracle::Expanded, unfolded: &UnfoldedGrowth, execut
         for (position, stage) in chain.stages.iter().enumerate() {
             let own = expanded.reads.iter().filter(|(node, _)| (node.0, node.1) == (number, position as u32));
             let read: BTreeSet<(u32, u32)> = own.flat_map(|(_, reads)| reads).map(|node| (node.0, node.1)).collect();
-            let runs =
-                || stage.inputs.iter().flat_map(|input| if let unfolded::Source::Window(runs) = &input.source { &runs[..] } else { &[] });
+            let runs = || stage.inputs.iter().flat_map(|input| input.source.runs());
             // Which of its rows are there does not depend on what it waits for.
             let sees = |number: u32| runs().any(|run| matches!(run.of, unfolded::RunOf::Chain { chain, .. } if chain == number));
             for (at, dependency) in stage.depends.iter().enumerate() {
@@ -217,7 +216,7 @@ fn assert_held(expanded: &oracle::Expanded, unfolded: &UnfoldedGrowth, executed:
 #[test]
 fn every_generated_growth_is_valid_and_sound() {
     for seed in 0..600 {
-        let model = generate::model(seed % 7);
+        let model = generate::model_with_spans(seed % 7);
         let mut rng = Rng::new(seed);
         let (growth, tensors) = generate::growth(&model, &mut rng);
         let unfolded = generate::unfold(&model, growth.clone(), &tensors);
@@ -228,7 +227,7 @@ fn every_generated_growth_is_valid_and_sound() {
 #[test]
 fn every_generated_session_is_valid_and_sound() {
     for seed in 0..50 {
-        let model = generate::model(seed % 7);
+        let model = generate::model_with_spans(seed % 7);
         let mut rng = Rng::new(seed);
         let mut unfolding = Unfolding::new(Arc::clone(&model), GraphLimits::default());
         for chunk in generate::session(&model, 4, &mut rng) {
@@ -335,7 +334,10 @@ fn refer_back(growth: &mut Growth, kept: &[u32], rng: &mut Rng) {
         }
         match source {
             Source::Last(of) | Source::Steps { of, .. } => *of = crate::graph::OutputRef { chain: *chain, stage: 0, output: 0 },
-            Source::Many(spans) => spans[0].of = SpanOf::Chain(crate::graph::OutputRef { chain: *chain, stage: 0, output: 0 }),
+            Source::Many(spans) => {
+                let of = SpanOf::Chain(crate::graph::OutputRef { chain: *chain, stage: 0, output: 0 });
+                spans.iter_mut().take(1).for_each(|span| span.of = of);
+            }
             Source::Nodes { stage: 0, output: 0, of } => of.iter_mut().step_by(2).for_each(|node| *node = Node { chain: *chain, step: 0 }),
             _ => {}
         }

@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 use crate::unfolded::{self, Delivery, Dependency, Grouping, Length, ResponseFrom, Retention, Run, RunOf, UnfoldedGrowth};
 
 fn model() -> Arc<Model> {
-    generate::model_of(ModelShape { width: 2, hidden: 2, vocabulary: 4 }, 1)
+    generate::model_of(ModelShape { width: 2, hidden: 2, vocabulary: 4, spans: false }, 1)
 }
 
 fn tensors() -> Vec<Arc<Tensor>> {

@@ -29,8 +29,11 @@ fn changed(change: impl FnOnce(&mut Cell)) -> String {
 fn cells() {
     let table = [
         (changed(|cell| cell.body = Body::Onnx("c.onnx".to_owned())), "its body is an ONNX file, and ONNX files are not supported yet"),
-        (changed(|cell| cell.inputs[0].ragged = true), "input `x` is ragged, and ragged ports are not supported yet"),
-        (changed(|cell| cell.outputs[0].ragged = true), "output `x` is ragged, and ragged ports are not supported yet"),
+        (
+            changed(|cell| (cell.inputs[0].ragged, cell.inputs[0].carried) = (true, true)),
+            "input `x` is ragged and carried, but state has one row",
+        ),
+        (changed(|cell| cell.outputs[0].ragged = true), "output `x` is ragged, but only inputs may be: reduce it over its ragged axis"),
         (changed(|cell| cell.inputs[0].name.clear()), "an input has no name"),
         (changed(|cell| cell.inputs[1].name = "x".to_owned()), "input `x` has the name of another input"),
         (changed(|cell| cell.inputs[1].name = "w".to_owned()), "input `w` has the name of a weight of the bundle"),

@@ -69,7 +69,7 @@ find_toolchain() {
 build_guests() {
     local cargo_home=${CARGO_HOME:-$HOME/.cargo}
     unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
-    local flags="['-Clink-arg=-zstack-size=65536', '--remap-path-prefix=$root/=', '--remap-path-prefix=$cargo_home/registry/src/=']"
+    local flags="['--cfg=getrandom_backend=\"custom\"', '-Clink-arg=-zstack-size=65536', '--remap-path-prefix=$root/=', '--remap-path-prefix=$cargo_home/registry/src/=']"
     export CARGO_PROFILE_RELEASE_{OPT_LEVEL=3,LTO=true,CODEGEN_UNITS=1,PANIC=abort,STRIP=true}
     (cd "$workspace" && cargo build --release --locked --target $target --config "target.$target.rustflags=$flags")
 }

@@ -10,8 +10,11 @@ pub struct ModelBuilder {
 
 impl Default for ModelBuilder {
     fn default() -> Self {
-        let (inputs, outputs, cells, ignored_weights) = (vec![], vec![], vec![], vec![]);
-        Self { description: Description { inputs, outputs, cells, rows_are_requests: false, live_max: None, ignored_weights } }
+        let (inputs, outputs, cells) = (vec![], vec![], vec![]);
+        let (optional_inputs, ignored_weights) = (vec![], vec![]);
+        Self {
+            description: Description { inputs, outputs, cells, optional_inputs, rows_are_requests: false, live_max: None, ignored_weights },
+        }
     }
 }
 
@@ -26,6 +29,12 @@ impl ModelBuilder {
     pub fn input(&mut self, name: &str, datatype: Datatype, shape: &[i64]) -> &mut Self {
         self.description.inputs.push(TensorSpec { name: name.into(), datatype, shape: shape.to_vec() });
         self
+    }
+
+    /// A tensor that requests may bring: [`Request::optional`](crate::Request::optional).
+    pub fn optional_input(&mut self, name: &str, datatype: Datatype, shape: &[i64]) -> &mut Self {
+        self.description.optional_inputs.push(name.into());
+        self.input(name, datatype, shape)
     }
 
     /// A tensor that responses carry; −1 is any extent.

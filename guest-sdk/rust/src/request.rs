@@ -84,14 +84,18 @@ impl<'a> Request<'a> {
     /// # Errors
     /// The request has none.
     pub fn input(&self, name: &str) -> Result<Input<'_>, Refusal> {
-        match self.tensors().iter().zip(self.first..).filter(|(spec, _)| spec.name == name).last() {
-            Some((spec, tensor)) => Ok(Input { request: self, tensor, spec }),
-            None => {
-                let names: Vec<String> = self.tensors().iter().map(|spec| format!("`{}`", spec.name)).collect();
-                let brought = if names.is_empty() { "none".into() } else { names.join(", ") };
-                Err(Refusal::InvalidInput(format!("input `{name}` is missing; the request brings {brought}")))
-            }
-        }
+        self.optional(name).ok_or_else(|| {
+            let names: Vec<String> = self.tensors().iter().map(|spec| format!("`{}`", spec.name)).collect();
+            let brought = if names.is_empty() { "none".into() } else { names.join(", ") };
+            Refusal::InvalidInput(format!("input `{name}` is missing; the request brings {brought}"))
+        })
+    }
+
+    /// The tensor of that name, if the request brings one; in a session, the latest.
+    #[must_use]
+    pub fn optional(&self, name: &str) -> Option<Input<'_>> {
+        let (spec, tensor) = self.tensors().iter().zip(self.first..).filter(|(spec, _)| spec.name == name).last()?;
+        Some(Input { request: self, tensor, spec })
     }
 }
 

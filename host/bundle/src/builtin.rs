@@ -1,7 +1,8 @@
 //! The stock plugins, built into the host, so that a bundle may name one instead of bringing its own.
 
-const ALL: [(&str, &[u8]); 3] = [
+const ALL: [(&str, &[u8]); 4] = [
     ("chain", include_bytes!("../../../plugins/prebuilt/chain.wasm")),
+    ("encoder", include_bytes!("../../../plugins/prebuilt/encoder.wasm")),
     ("seq2seq", include_bytes!("../../../plugins/prebuilt/seq2seq.wasm")),
     ("tree", include_bytes!("../../../plugins/prebuilt/tree.wasm")),
 ];

@@ -100,6 +100,8 @@ pub struct Description {
     pub outputs: Vec<TensorSpec>,
     /// The model's cells; chains name them by position.
     pub cells: Vec<Cell>,
+    /// Inputs that a request may leave out.
+    pub optional_inputs: Vec<String>,
     /// Whether the leading dimension of every input counts independent requests.
     pub rows_are_requests: bool,
     /// The most values (slots) a request may hold at once, for models that grow.
@@ -113,7 +115,10 @@ impl Description {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let specs = self.inputs.iter().chain(&self.outputs).map(|spec| size_of_val(spec) + text(&spec.name) + 8 * spec.shape.len());
-        let bytes = specs.sum::<usize>() + texts(&self.ignored_weights) + self.cells.iter().map(Cell::bytes).sum::<usize>();
+        let bytes = specs.sum::<usize>()
+            + texts(&self.optional_inputs)
+            + texts(&self.ignored_weights)
+            + self.cells.iter().map(Cell::bytes).sum::<usize>();
         bytes as u64
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct UnreadDescription {
     inputs: WasmList<types::TensorSpec>,
     outputs: WasmList<types::TensorSpec>,
     cells: WasmList<types::Cell>,
+    #[component(name = "optional-inputs")]
+    optional_inputs: WasmList<String>,
     #[component(name = "rows-are-requests")]
     rows_are_requests: bool,
     #[component(name = "live-max")]

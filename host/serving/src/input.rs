@@ -6,11 +6,11 @@ use cellwright_cell_graph::{Tensor, TensorSpec};
 
 use crate::error::InferError;
 
-/// The model's inputs in the order of its description.
+/// The model's inputs in the order of its description, without optional ones that were not given.
 ///
 /// # Errors
 /// One sentence that names the first tensor that is missing, unknown, given twice, or of another datatype or shape.
-pub(crate) fn arrange(specs: &[TensorSpec], given: Vec<Tensor>) -> Result<Vec<Arc<Tensor>>, InferError> {
+pub(crate) fn arrange(specs: &[TensorSpec], optional: &[String], given: Vec<Tensor>) -> Result<Vec<Arc<Tensor>>, InferError> {
     let invalid = |text: String| Err(InferError::Invalid(text));
     let mut arranged: Vec<Option<Arc<Tensor>>> = vec![None; specs.len()];
     for tensor in given {
@@ -31,7 +31,7 @@ pub(crate) fn arrange(specs: &[TensorSpec], given: Vec<Tensor>) -> Result<Vec<Ar
             return invalid(format!("input `{}` is given twice", spec.name));
         }
     }
-    let missing = arranged.iter().position(Option::is_none);
+    let missing = arranged.iter().zip(specs).position(|(tensor, spec)| tensor.is_none() && !optional.contains(&spec.name));
     match missing {
         Some(position) => invalid(format!("input `{}` is missing: the model takes {}", specs[position].name, names(specs))),
         None => Ok(arranged.into_iter().flatten().collect()),
@@ -67,7 +67,7 @@ mod tests {
     }
 
     fn sentence(given: Vec<Tensor>) -> String {
-        arrange(&specs(), given).expect_err("it should be refused").to_string()
+        arrange(&specs(), &[], given).expect_err("it should be refused").to_string()
     }
 
     fn x() -> Tensor {
@@ -80,8 +80,15 @@ mod tests {
 
     #[test]
     fn inputs_come_in_the_order_of_the_description() {
-        let arranged = arrange(&specs(), vec![k(), x()]).unwrap();
+        let arranged = arrange(&specs(), &[], vec![k(), x()]).unwrap();
         assert_eq!(arranged.iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>(), ["x", "k"]);
+    }
+
+    #[test]
+    fn optional_inputs_may_be_left_out() {
+        let given = |optional: &str| arrange(&specs(), &[optional.to_owned()], vec![k()]).map(|given| given.len());
+        assert_eq!(given("x").unwrap(), 1);
+        assert_eq!(given("k").unwrap_err().to_string(), "input `x` is missing: the model takes `x`, `k`");
     }
 
     #[test]

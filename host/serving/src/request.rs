@@ -79,7 +79,7 @@ pub(crate) struct Begin {
 impl Begin {
     /// Of a request as one of the model's requests sees it.
     pub(crate) fn new(model: &Arc<ServedModel>, request: InferRequest, delivery: Delivery) -> Result<Self, InferError> {
-        let tensors = arrange(&model.inputs, request.inputs)?;
+        let tensors = arrange(&model.inputs, &model.model.description.optional_inputs, request.inputs)?;
         let room = model.answer_room();
         let (model, id, parameters, time) = (model.clone(), request.id, request.parameters, Arc::default());
         Ok(Self { model, id, parameters, tensors, delivery, session: false, urgency: Urgency::default(), room, time })

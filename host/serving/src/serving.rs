@@ -289,7 +289,7 @@ impl Session {
             let sentence = "the first chunk of a session sets its parameters and outputs: later chunks may have inputs only";
             return Err(InferError::Invalid(sentence.to_owned()));
         }
-        let mut tensors = arrange(&self.0.model.inputs, chunk.inputs)?;
+        let mut tensors = arrange(&self.0.model.inputs, &self.0.model.model.description.optional_inputs, chunk.inputs)?;
         poll_fn(|context| self.0.poll_push(&mut tensors, context)).await
     }
 

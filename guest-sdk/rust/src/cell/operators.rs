@@ -76,6 +76,16 @@ plain_operators! {
 }
 
 impl CellBuilder {
+    /// The approximation of [`CellBuilder::gelu`] by tanh.
+    pub fn gelu_tanh(&mut self, a: Value) -> Value {
+        self.one("Gelu", &[a], vec![Parameter { name: "approximate".into(), value: Attribute::Text("tanh".into()) }])
+    }
+
+    /// The Euclidean norm of the features, `[1]`.
+    pub fn euclidean_norm(&mut self, a: Value) -> Value {
+        self.reduce("ReduceL2", a, true)
+    }
+
     /// x · Wᵀ + b for a weight stored `[out, in]`, as `nn.Linear` and ONNX's Gemm with `transB` have it.
     pub fn gemm(&mut self, x: Value, weight: Value, bias: Option<Value>) -> Value {
         let inputs: Vec<Value> = [x, weight].into_iter().chain(bias).collect();

@@ -47,6 +47,8 @@ pub enum ModelError {
     NoRows { name: String },
     #[error("cell `{cell}` has a `batch-max` of 0, so that it could never run")]
     NoBatch { cell: String },
+    #[error("the optional input `{name}` is no input of the model")]
+    NoInput { name: String },
     #[error("`live-max` is 0, so that no request could hold a value")]
     NothingLives,
 }
@@ -60,6 +62,10 @@ impl Model {
         let description = description.into();
         check_tensors("input tensors", &description.inputs)?;
         check_tensors("output tensors", &description.outputs)?;
+        let is_input = |name: &&String| description.inputs.iter().any(|spec| spec.name == **name);
+        if let Some(name) = description.optional_inputs.iter().find(|name| !is_input(name)) {
+            return Err(ModelError::NoInput { name: short(name) });
+        }
         check_count("cells", description.cells.len(), CELLS_MAX)?;
         check_names("cells", description.cells.iter().map(|cell| cell.name.as_str()))?;
         if description.rows_are_requests

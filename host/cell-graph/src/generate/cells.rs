@@ -105,6 +105,7 @@ pub fn description(shape: ModelShape) -> Description {
         .into_iter()
         .chain(span_cell)
         .collect(),
+        optional_inputs: Vec::new(),
         rows_are_requests: false,
         live_max: Some(1 << 14),
         ignored_weights: Vec::new(),

@@ -21,6 +21,7 @@ impl Converter {
             inputs: self.each(from.inputs, Self::spec)?,
             outputs: self.each(from.outputs, Self::spec)?,
             cells: self.each(from.cells, Self::cell)?,
+            optional_inputs: self.names(from.optional_inputs)?,
             rows_are_requests: from.rows_are_requests,
             live_max: from.live_max,
             ignored_weights: self.names(from.ignored_weights)?,

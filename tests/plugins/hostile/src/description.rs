@@ -71,6 +71,7 @@ fn honest() -> Description {
         }],
         rows_are_requests: false,
         live_max: Some(64),
+        optional_inputs: vec![],
         ignored_weights: vec![],
     }
 }

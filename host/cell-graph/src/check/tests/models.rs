@@ -46,6 +46,7 @@ fn descriptions() {
         (refused(|model| model.inputs[0].shape = vec![1; 17]), "tensor `x` has 17 dimensions, more than the limit of 16"),
         (refused(|model| model.inputs[0].shape[0] = -2), "tensor `x` has an extent of -2; an extent is -1 (any) or at least 0"),
         (refused(|model| model.cells[1].batch_max = Some(0)), "cell `stacked` has a `batch-max` of 0, so that it could never run"),
+        (refused(|model| model.optional_inputs = vec!["y".to_owned()]), "the optional input `y` is no input of the model"),
         (refused(|model| model.live_max = Some(0)), "`live-max` is 0, so that no request could hold a value"),
         (
             refused(|model| {

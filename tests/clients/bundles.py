@@ -87,6 +87,41 @@ def rows(folder: Path, hidden: int, length: int, seed: int = 0) -> Path:
     return bundle(folder / "rows", "builtin:chain", parameters, lstm("lstm", hidden, hidden), sample, seed)
 
 
+ENCODER = {"hidden": 8, "intermediate": 16, "heads": 2, "layers": 2, "positions": 32}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "quick", "brown", "fox", "##es", "jump", "##s", "."]
+
+
+def encoder(folder: Path) -> Path:
+    """A BERT encoder of two layers that answers `/v1/embeddings`: `text` BYTES [n] to `embedding` FP32 [n, 8]."""
+    hidden, wide = ENCODER["hidden"], ENCODER["intermediate"]
+    weights = {"embeddings.word_embeddings.weight": (len(WORDS), hidden)}
+    weights |= {"embeddings.position_embeddings.weight": (ENCODER["positions"], hidden), "embeddings.token_type_embeddings.weight": (2, hidden)}
+    weights |= {"embeddings.LayerNorm.weight": (hidden,), "embeddings.LayerNorm.bias": (hidden,)}
+    for layer in range(ENCODER["layers"]):
+        name = f"encoder.layer.{layer}"
+        for part in ("query", "key", "value"):
+            weights |= linear(f"{name}.attention.self.{part}", hidden, hidden)
+        weights |= linear(f"{name}.attention.output.dense", hidden, hidden)
+        weights |= linear(f"{name}.intermediate.dense", wide, hidden) | linear(f"{name}.output.dense", hidden, wide)
+        for part in ("attention.output", "output"):
+            weights |= {f"{name}.{part}.LayerNorm.weight": (hidden,), f"{name}.{part}.LayerNorm.bias": (hidden,)}
+    sample = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["the quick brown foxes"]}]}
+    made = bundle(folder / "encoder", "builtin:encoder", {"normalize": True}, weights, sample)
+    config = {
+        "model_type": "bert",
+        "hidden_size": hidden,
+        "intermediate_size": wide,
+        "num_attention_heads": ENCODER["heads"],
+        "num_hidden_layers": ENCODER["layers"],
+        "max_position_embeddings": ENCODER["positions"],
+    }
+    (made / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (made / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    with (made / "model.toml").open("a", encoding="utf-8") as file:
+        file.write("\n[embeddings]\n")
+    return made
+
+
 def made_up(random: np.random.Generator, shape: tuple) -> np.ndarray:
     return random.standard_normal(shape, dtype=np.float32) / np.sqrt(shape[-1], dtype=np.float32)
 

@@ -10,7 +10,7 @@ from serving import EXAMPLES, Server
 def server(tmp_path_factory):
     with Server(tmp_path_factory.mktemp("data")) as server:
         folder = tmp_path_factory.mktemp("bundles")
-        for bundle in (EXAMPLES / "digits", EXAMPLES / "dates", EXAMPLES / "listops", bundles.trees(folder), bundles.numbers(folder)):
+        for bundle in (EXAMPLES / "digits", EXAMPLES / "dates", EXAMPLES / "listops", bundles.trees(folder), bundles.numbers(folder), bundles.encoder(folder)):
             answer = server.push(bundle)
             assert answer["activated"] and all(sample["ok"] for sample in answer["samples"]), answer
         yield server

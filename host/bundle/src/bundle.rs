@@ -13,7 +13,7 @@ use cellwright_toml_faults as toml_faults;
 use crate::builtin;
 use crate::error::{BundleError, WeightsFault};
 use crate::folder::Folder;
-use crate::manifest::{self, CellSettings, LimitSettings, Manifest};
+use crate::manifest::{self, CellSettings, EmbeddingSettings, LimitSettings, Manifest};
 use crate::parameters;
 use crate::samples::{self, Samples};
 use crate::weights::{self, Header};
@@ -33,6 +33,7 @@ pub struct Bundle {
     weights: BundleWeights,
     precision: Precision,
     limits: LimitSettings,
+    embeddings: Option<EmbeddingSettings>,
     cells: BTreeMap<String, CellSettings>,
     latency_objective_ms: Option<u64>,
     policy: Option<NamedPolicy>,
@@ -182,6 +183,7 @@ impl Bundle {
             weights,
             precision: manifest.precision,
             limits: manifest.limits,
+            embeddings: manifest.embeddings,
             cells: manifest.cells,
             latency_objective_ms: manifest.latency_objective_ms,
             policy: manifest.policy.map(|name| NamedPolicy { name, line: toml_faults::line_of_key(&text, &["policy"]) }),
@@ -200,6 +202,7 @@ impl Bundle {
             weights: BundleWeights::Memory(weights),
             precision: Precision::default(),
             limits: LimitSettings::default(),
+            embeddings: None,
             cells: BTreeMap::new(),
             latency_objective_ms: None,
             policy: None,
@@ -280,6 +283,12 @@ impl Bundle {
     #[must_use]
     pub const fn limits(&self) -> &LimitSettings {
         &self.limits
+    }
+
+    /// By which of its tensors it answers `/v1/embeddings`, if it does.
+    #[must_use]
+    pub const fn embeddings(&self) -> Option<&EmbeddingSettings> {
+        self.embeddings.as_ref()
     }
 
     /// What it says of single cells, by their names.

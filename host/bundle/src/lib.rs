@@ -18,6 +18,6 @@ pub use archive::{ArchiveLimits, Unpack, unpack};
 pub use bundle::{Bundle, NamedPolicy, PluginBytes};
 pub use error::{ArchiveError, BundleError, FileFault, ManifestFault, SampleFault, WeightsFault};
 pub use folder::Folder;
-pub use manifest::{CellSettings, LimitSettings};
+pub use manifest::{CellSettings, EmbeddingSettings, LimitSettings};
 pub use samples::{Sample, Samples};
 pub use weights::Format;

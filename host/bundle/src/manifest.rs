@@ -45,6 +45,32 @@ pub(crate) struct Manifest {
     pub(crate) cells: BTreeMap<String, CellSettings>,
     #[serde(default)]
     pub(crate) samples: Option<SampleSettings>,
+    #[serde(default)]
+    pub(crate) embeddings: Option<EmbeddingSettings>,
+}
+
+/// That a model answers `/v1/embeddings`, and by which of its tensors. One that is not named has the name of the field.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmbeddingSettings {
+    /// Texts: BYTES `[-1]`.
+    pub text: String,
+    /// Tokens instead of texts, if it is an input: INT64 `[-1, -1]`.
+    pub input_ids: String,
+    /// Which of the tokens count, if it is an input.
+    pub attention_mask: String,
+    /// A row for each text: FP32 `[-1, N]`.
+    pub embedding: String,
+    /// Tokens of each text, if it is an output: INT64 `[-1]`.
+    pub tokens: String,
+}
+
+impl Default for EmbeddingSettings {
+    fn default() -> Self {
+        let [text, input_ids, attention_mask, embedding, tokens] =
+            ["text", "input_ids", "attention_mask", "embedding", "tokens"].map(str::to_owned);
+        Self { text, input_ids, attention_mask, embedding, tokens }
+    }
 }
 
 /// Limits that a model sets for itself. Each can only lower the server's limit, which holds where none is set.

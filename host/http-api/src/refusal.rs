@@ -10,7 +10,7 @@ use std::fmt::Display;
 use axum::response::{IntoResponse, Response};
 use cellwright_gate::{ChangeError, Error, LimitReached, limits};
 use cellwright_protocol::messages::ErrorBody;
-use cellwright_protocol::{BadRequest, BadResponse, RequestFault};
+use cellwright_protocol::{BadRequest, BadResponse, EmbeddingsFault, RequestFault};
 use cellwright_registry::{RegistryError, TenantName};
 use cellwright_serving::{ErrorKind, InferError};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -31,6 +31,8 @@ struct Contents {
     /// What only the log may say.
     detail: Option<String>,
     header: Option<(HeaderName, HeaderValue)>,
+    /// Whether the message stands in an object, as clients of OpenAI's API look for it.
+    is_object: bool,
 }
 
 /// Of a sentence, which may quote what a client sent or what a plugin noted, so many bytes are told, of its beginning and of its end each.
@@ -65,7 +67,7 @@ impl Refusal {
     }
 
     pub(crate) fn with_status(status: StatusCode, sentence: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Contents { status, sentence: sentence.into(), request: None, detail: None, header: None }))
+        Self(Box::new(Contents { status, sentence: sentence.into(), request: None, detail: None, header: None, is_object: false }))
     }
 
     #[cfg(test)]
@@ -102,6 +104,12 @@ impl Refusal {
         self
     }
 
+    /// For a path in OpenAI's form.
+    pub(crate) fn into_object(mut self) -> Self {
+        self.0.is_object = true;
+        self
+    }
+
     fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.header = Some((name, value));
         self
@@ -129,8 +137,14 @@ impl Refusal {
 
     /// As it goes over the wire.
     pub(crate) fn render(&self, exchange: &str, model: Option<&str>) -> Response {
-        let body = ErrorBody { error: self.message(exchange, model) };
-        let json = serde_json::to_vec(&body).unwrap_or_default();
+        let error = self.message(exchange, model);
+        let json = if self.0.is_object {
+            let kind = if self.0.status.is_server_error() { "server_error" } else { "invalid_request_error" };
+            serde_json::to_vec(&serde_json::json!({ "error": { "message": error, "type": kind, "param": null, "code": null } }))
+        } else {
+            serde_json::to_vec(&ErrorBody { error })
+        };
+        let json = json.unwrap_or_default();
         let mut response = (self.0.status, [(CONTENT_TYPE, "application/json")], json).into_response();
         if let Some((name, value)) = &self.0.header {
             response.headers_mut().insert(name.clone(), value.clone());
@@ -185,6 +199,12 @@ impl From<RequestFault> for Refusal {
     fn from(fault: RequestFault) -> Self {
         let kind = if fault.is_unsupported() { ErrorKind::Unsupported } else { ErrorKind::BadInput };
         Self::new(kind, fault)
+    }
+}
+
+impl From<EmbeddingsFault> for Refusal {
+    fn from(fault: EmbeddingsFault) -> Self {
+        Self::new(ErrorKind::BadInput, fault)
     }
 }
 

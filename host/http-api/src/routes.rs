@@ -2,6 +2,7 @@
 
 mod admin;
 mod docs;
+mod embeddings;
 mod generate;
 mod health;
 mod infer;
@@ -36,6 +37,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
     Router::new()
         .merge(open_inference())
         .merge(administration())
+        .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(docs::openapi))
         .route("/docs", get(docs::page))

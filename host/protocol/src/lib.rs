@@ -12,6 +12,7 @@
 mod binary;
 mod data;
 mod element;
+mod embeddings;
 mod fault;
 mod generate;
 pub mod messages;
@@ -24,6 +25,7 @@ mod value;
 mod words;
 
 pub use binary::{Body, JSON_LENGTH_HEADER};
+pub use embeddings::{EmbeddingForm, EmbeddingNames, EmbeddingsFault, EmbeddingsRequest};
 pub use fault::{BadRequest, BadResponse, OutputFault, RequestFault, RowsFault, TensorFault, counted};
 pub use options::{RequestOptions, Wanted};
 pub use request::{InferRequest, RequestedOutput};

@@ -311,6 +311,16 @@ pub enum LoadError {
         /// What is wrong with the name.
         source: PolicyNameError,
     },
+    /// It is to answer `/v1/embeddings`, but lacks a tensor for that.
+    #[error("model.toml has a table [embeddings], but the model has no {what} `{name}` of {wanted}")]
+    Embeddings {
+        /// An input or an output.
+        what: &'static str,
+        /// Its name, as the table has it.
+        name: String,
+        /// Datatype and shape.
+        wanted: &'static str,
+    },
     /// A device cannot hold or run it.
     #[error(transparent)]
     Engine(#[from] cellwright_engine::ModelError),
@@ -325,9 +335,12 @@ impl LoadError {
                 ErrorKind::Cancelled
             }
             Self::Compile { source: CompileError::OtherCode(_) | CompileError::Start { .. }, .. } => ErrorKind::Unavailable,
-            Self::Compile { .. } | Self::Weights(_) | Self::Model(_) | Self::UnknownCell { .. } | Self::Policy { .. } => {
-                ErrorKind::BadInput
-            }
+            Self::Compile { .. }
+            | Self::Weights(_)
+            | Self::Model(_)
+            | Self::UnknownCell { .. }
+            | Self::Policy { .. }
+            | Self::Embeddings { .. } => ErrorKind::BadInput,
             // A plugin refuses what its author, who sends it, says in model.toml.
             Self::Describe(CallError::Refused { fault: Fault::InvalidInput, .. }) => ErrorKind::BadInput,
             Self::Describe(CallError::Refused { fault: Fault::Unsupported, .. }) => ErrorKind::Unsupported,

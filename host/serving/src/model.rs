@@ -9,6 +9,7 @@ use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::{CellTypeKey, Description, TensorSpec};
 use cellwright_engine::{LoadedCell, LoadedModel, WeightGrant};
 use cellwright_plugin_runtime::PluginModel;
+use cellwright_protocol::EmbeddingNames;
 
 use crate::answer_room::{AnswerRoom, TenantRoom};
 use crate::plugin_threads::PluginOf;
@@ -106,6 +107,7 @@ pub struct ServedModel {
     answers: Arc<TenantRoom>,
     /// The description's tensors as one request sees them: without the leading dimension where rows are requests.
     pub(crate) inputs: Arc<[TensorSpec]>,
+    embeddings: Option<EmbeddingNames>,
     pub(crate) outputs: Arc<[TensorSpec]>,
 }
 
@@ -128,6 +130,7 @@ impl ServedModel {
         (model, described): (Arc<Model>, WeightGrant),
         (loaded, Owner { number: tenant, charged, .. }): (Arc<LoadedModel>, Owner<'_>),
         (limits, bounds, answers): (RequestLimits, CallBounds, Arc<TenantRoom>),
+        embeddings: Option<EmbeddingNames>,
     ) -> Self {
         let rows = model.description.rows_are_requests;
         let [inputs, outputs] = [&model.description.inputs, &model.description.outputs]
@@ -145,8 +148,15 @@ impl ServedModel {
             charged: charged.to_vec(),
             answers,
             inputs,
+            embeddings,
             outputs,
         }
+    }
+
+    /// By which of its tensors it answers `/v1/embeddings`, if it does.
+    #[must_use]
+    pub const fn embeddings(&self) -> Option<&EmbeddingNames> {
+        self.embeddings.as_ref()
     }
 
     /// Its name.

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use cellwright_backend::Backend;
 use cellwright_backend::machine::memory_bytes;
-use cellwright_bundle::{Bundle, NamedPolicy};
-use cellwright_cell_graph::Description;
+use cellwright_bundle::{Bundle, EmbeddingSettings, NamedPolicy};
 use cellwright_cell_graph::check::Model;
 use cellwright_cell_graph::resolve::{CellLimits, ResolveContext};
+use cellwright_cell_graph::{Datatype, Description, TensorSpec};
 use cellwright_engine::{
     CellOverride, ClosedModel, Engine, EngineOptions, Lazy, ModelSpec, PolicyKind, RequestFailure, Urgency, WeightGrant,
 };
 use cellwright_plugin_runtime::{Runtime, RuntimeOptions};
-use cellwright_protocol::InferRequest;
+use cellwright_protocol::{EmbeddingNames, InferRequest};
 
 use crate::abandoned::Abandoned;
 use crate::answer::{Answer, AnswerWriter, Delivery, Patience};
@@ -137,6 +137,7 @@ impl Serving {
             grant.hold(bytes).map(|()| grant)
         };
         compiled.counted(grant)?;
+        let embeddings = bundle.embeddings().map(|settings| embedding_names(settings, &model.description)).transpose()?;
         let described = grant(model.description.bytes())?;
         let spec = ModelSpec {
             name: name.to_owned(),
@@ -152,7 +153,8 @@ impl Serving {
         model.cells = loaded.cells.iter().map(|cell| cell.cell.clone()).collect();
         let model = Arc::new(model);
         let limits = (request_limits(bundle), call_bounds(bundle), self.answers_of(owner.number, owner.weight));
-        Ok(Arc::new(ServedModel::new((name.to_owned(), plugin_name), plugin, (model, described), (loaded, owner), limits)))
+        let names = (name.to_owned(), plugin_name);
+        Ok(Arc::new(ServedModel::new(names, plugin, (model, described), (loaded, owner), limits, embeddings)))
     }
 
     /// The room that the answers of a tenant share, whichever of its models makes them.
@@ -362,4 +364,24 @@ fn call_bounds(bundle: &Bundle) -> CallBounds {
         queued_max: own.queued_max.unwrap_or(u32::MAX),
         device_share: own.device_share,
     }
+}
+
+/// The tensors by which a model answers `/v1/embeddings`.
+fn embedding_names(settings: &EmbeddingSettings, description: &Description) -> Result<EmbeddingNames, LoadError> {
+    let has = |specs: &[TensorSpec], name: &String, datatype: Datatype, rank: usize| {
+        let fits = |spec: &TensorSpec| spec.name == *name && spec.datatype == datatype && spec.shape.len() == rank && spec.shape[0] == -1;
+        specs.iter().any(fits)
+    };
+    let Description { inputs, outputs, .. } = description;
+    let needed = |is_there: bool, what, name: &String, wanted| {
+        if is_there { Ok(name.clone()) } else { Err(LoadError::Embeddings { what, name: name.clone(), wanted }) }
+    };
+    let EmbeddingSettings { text, input_ids, attention_mask, embedding, tokens } = settings;
+    let takes_tokens = [input_ids, attention_mask].into_iter().all(|name| has(inputs, name, Datatype::Int64, 2));
+    Ok(EmbeddingNames {
+        text: needed(has(inputs, text, Datatype::Bytes, 1), "input", text, "BYTES [-1]")?,
+        tokens: takes_tokens.then(|| (input_ids.clone(), attention_mask.clone())),
+        embedding: needed(has(outputs, embedding, Datatype::Fp32, 2), "output", embedding, "FP32 [-1, N]")?,
+        count: has(outputs, tokens, Datatype::Int64, 1).then(|| tokens.clone()),
+    })
 }

@@ -52,7 +52,8 @@ fn word_pieces(bundle: &Bundle) -> Result<Tokenizer, Refusal> {
         "max_input_chars_per_word": 100,
         "vocab": words,
     });
-    let model: WordPiece = serde_json::from_value(form).map_err(|cause| wrong("vocab.txt", &cause))?;
+    // It reads borrowed strings.
+    let model: WordPiece = serde_json::from_str(&form.to_string()).map_err(|cause| wrong("vocab.txt", &cause))?;
     let number = |word: &str| {
         let found = tokenizers::Model::token_to_id(&model, word);
         found.ok_or_else(|| Refusal::InvalidInput(format!("file `vocab.txt` has no `{word}`")))

@@ -22,7 +22,7 @@ impl Encoder {
         let mut model = ModelBuilder::new();
         model.optional_input("text", Datatype::Bytes, &[-1]).optional_input("input_ids", Datatype::Int64, &[-1, -1]);
         model.optional_input("attention_mask", Datatype::Int64, &[-1, -1]);
-        model.output(&options.output, Datatype::Fp32, &[-1, options.width().into()]);
+        model.output(&options.output, Datatype::Fp32, &[-1, options.width().into()]).output("tokens", Datatype::Int64, &[-1]);
         for name in ["embeddings.position_ids", "pooler.", "cls."] {
             model.ignore_weights(&format!("{}{name}", if name == "cls." { "" } else { options.prefix }));
         }
@@ -38,8 +38,9 @@ impl Encoder {
         let truncate = truncate(request, self.options.truncate)?;
         let texts = self.texts(request, truncate)?;
         let mut growth = GrowthBuilder::new();
-        let embeddings = texts.iter().map(|tokens| self.text(&mut growth, tokens)).collect();
-        growth.output_listed(&self.options.output, embeddings);
+        let pooled: Vec<[OutputRef; 2]> = texts.iter().map(|tokens| self.text(&mut growth, tokens)).collect();
+        let [embeddings, counts] = [0, 1].map(|output| pooled.iter().map(|outputs| outputs[output]).collect());
+        growth.output_listed(&self.options.output, embeddings).output_listed("tokens", counts);
         Ok(growth.finish())
     }
 
@@ -113,8 +114,8 @@ impl Encoder {
         (0..rows).map(row).collect()
     }
 
-    /// The chains of one text, and its embedding.
-    fn text(&self, growth: &mut GrowthBuilder, tokens: &[i64]) -> OutputRef {
+    /// The chains of one text, its embedding, and how many tokens it has.
+    fn text(&self, growth: &mut GrowthBuilder, tokens: &[i64]) -> [OutputRef; 2] {
         let steps = tokens.len() as u32;
         let embed = growth.chain(steps).stage(&self.embed).input("token", Source::Ints(tokens.to_vec()));
         let zeros = Source::Index(Affine::always(0));
@@ -125,14 +126,15 @@ impl Encoder {
             below = chain.input("keys", keys.all()).input("values", values.all()).add();
         }
         let x = below.output("x");
-        let mut pool = growth.chain(1).stage(&self.pool);
+        let mut pool = growth.chain(1).stage(&self.pool).input("count", Source::Ints(vec![steps.into()]));
         if self.options.pooling.iter().any(|pooling| *pooling != Pooling::First) {
             pool = pool.input("all", x.all());
         }
         if self.options.pooling.contains(&Pooling::First) {
             pool = pool.input("first", x.at(Affine::always(0)));
         }
-        pool.add().output("embedding")
+        let pool = pool.add();
+        ["embedding", "tokens"].map(|name| pool.output(name))
     }
 }
 
@@ -227,4 +229,6 @@ fn pool(cell: &mut CellBuilder, options: &Options) {
         y = cell.div(y, divisor);
     }
     cell.output("embedding", y, Datatype::Fp32, &[options.width()]);
+    let count = cell.input("count", Datatype::Int64, &[]);
+    cell.output("tokens", count, Datatype::Int64, &[]);
 }

@@ -53,6 +53,13 @@ impl TestRequest {
         self.tensor(name, Datatype::Bytes, &[1], Contents::Texts(vec![text.into()]))
     }
 
+    /// A BYTES tensor of shape `[n]`.
+    #[must_use]
+    pub fn texts(self, name: &str, texts: &[&str]) -> Self {
+        let shape = [i64::try_from(texts.len()).expect("a test has fewer texts")];
+        self.tensor(name, Datatype::Bytes, &shape, Contents::Texts(texts.iter().map(|text| (*text).into()).collect()))
+    }
+
     /// A parameter of the request.
     #[must_use]
     pub fn parameter(mut self, name: &str, value: Value) -> Self {

@@ -157,11 +157,8 @@ unsafe fn attend<const ROWS: usize>(tile: Tile<'_>, scratch: *mut f32) {
         let count = BLOCK.min(rows - first);
         keys.next(&mut at, count);
         // SAFETY: the caller's promise: so many keys are there.
-        unsafe { score::<ROWS>(q, &at[..count], &mut scores[..count]) };
+        unsafe { score::<ROWS>(q, head.scale, &at[..count], &mut scores[..count]) };
         let scores = &mut scores[..count];
-        for score in scores.iter_mut() {
-            score.iter_mut().for_each(|score| *score *= head.scale);
-        }
         if head.softcap > 0.0 {
             for score in scores.iter_mut() {
                 score.iter_mut().for_each(|score| *score = head.softcap * math::tanh(*score / head.softcap));
@@ -191,21 +188,34 @@ unsafe fn attend<const ROWS: usize>(tile: Tile<'_>, scratch: *mut f32) {
         let mut factor = [0.0; LANES];
         for lane in 0..LANES {
             from[lane] = if largest[lane] == f32::NEG_INFINITY { 0.0 } else { largest[lane] };
+            // What is as small as can be is 0.
             factor[lane] = math::exp(top[lane] - from[lane]);
             total[lane] *= factor[lane];
         }
         top = largest;
         for score in scores.iter_mut() {
             for lane in 0..LANES {
-                let excluded = score[lane] == f32::NEG_INFINITY;
-                let e = math::exp(score[lane] - from[lane]);
-                score[lane] = if excluded { 0.0 } else { e };
+                score[lane] = math::exp(score[lane] - from[lane]);
                 total[lane] += score[lane];
             }
         }
         values.next(&mut at, count);
-        // SAFETY: the caller's promise: so many values are there.
-        unsafe { weigh::<ROWS>(scores, &at[..count], &factor, sums, is_ragged.then_some((first, &ends))) };
+        let (values, ends) = (&at[..count], is_ragged.then_some((first, &ends)));
+        match ends {
+            // SAFETY: the caller's promise: so many values are there.
+            None => unsafe { weigh::<ROWS>(scores, values, &factor, sums, |_, added, _, _| added) },
+            // Beyond a query's end a value may be anything.
+            // SAFETY: as above.
+            Some((first, ends)) => unsafe {
+                weigh::<ROWS>(
+                    scores,
+                    values,
+                    &factor,
+                    sums,
+                    |row, added, before, lane| if first + row < ends[lane] { added } else { before },
+                );
+            },
+        }
     }
     for (lane, query) in queries.iter().enumerate() {
         for (e, sum) in sums.iter().enumerate() {
@@ -222,31 +232,38 @@ unsafe fn attend<const ROWS: usize>(tile: Tile<'_>, scratch: *mut f32) {
 /// # Safety
 /// There are as many floats of each key as of a query.
 #[inline(always)]
-unsafe fn score<const ROWS: usize>(q: &[Lane], keys: &[*const u8], scores: &mut [Lane]) {
-    let whole = keys.len() / ROWS * ROWS;
-    for first in (0..whole).step_by(ROWS) {
-        let mut sums = [[0.0_f32; LANES]; ROWS];
-        for (d, q) in q.iter().enumerate() {
-            for row in 0..ROWS {
-                // SAFETY: the caller's promise.
-                let key = unsafe { *keys[first + row].cast::<f32>().add(d) };
-                for lane in 0..LANES {
-                    sums[row][lane] = q[lane].mul_add(key, sums[row][lane]);
-                }
-            }
-        }
-        scores[first..first + ROWS].copy_from_slice(&sums);
+unsafe fn score<const ROWS: usize>(q: &[Lane], scale: f32, keys: &[*const u8], scores: &mut [Lane]) {
+    let (some, rest) = keys.as_chunks::<ROWS>();
+    let (of_some, of_rest) = scores.as_chunks_mut::<ROWS>();
+    for (keys, scores) in some.iter().zip(of_some) {
+        // SAFETY: the caller's promise.
+        unsafe { score_some(q, scale, keys, scores) };
     }
-    for row in whole..keys.len() {
-        let mut sum = [0.0_f32; LANES];
-        for (d, q) in q.iter().enumerate() {
+    for (key, score) in rest.iter().zip(of_rest) {
+        // SAFETY: the caller's promise.
+        unsafe { score_some(q, scale, &[*key], std::array::from_mut(score)) };
+    }
+}
+
+/// # Safety
+/// As for [`score`].
+#[inline(always)]
+unsafe fn score_some<const ROWS: usize>(q: &[Lane], scale: f32, keys: &[*const u8; ROWS], scores: &mut [Lane; ROWS]) {
+    let keys = keys.map(<*const u8>::cast::<f32>);
+    let mut sums = [[0.0_f32; LANES]; ROWS];
+    for (d, q) in q.iter().enumerate() {
+        for (sum, key) in sums.iter_mut().zip(keys) {
             // SAFETY: the caller's promise.
-            let key = unsafe { *keys[row].cast::<f32>().add(d) };
+            let key = unsafe { *key.add(d) };
             for lane in 0..LANES {
                 sum[lane] = q[lane].mul_add(key, sum[lane]);
             }
         }
-        scores[row] = sum;
+    }
+    for (score, sum) in scores.iter_mut().zip(sums) {
+        for lane in 0..LANES {
+            score[lane] = sum[lane] * scale;
+        }
     }
 }
 
@@ -270,7 +287,7 @@ unsafe fn apply_mask(mask: Mask, queries: &[Query], rows: &[*const u8], scores: 
     }
 }
 
-/// Adds weighted values to sums that are scaled first, some elements at a time.
+/// Adds weighted values to sums that are scaled first, some elements at a time. `kept` says which of the new and the old sum of a lane is the sum behind a row.
 ///
 /// # Safety
 /// There are as many floats of each value as there are sums.
@@ -280,54 +297,46 @@ unsafe fn weigh<const PARTS: usize>(
     values: &[*const u8],
     factor: &Lane,
     sums: &mut [Lane],
-    ragged: Option<(usize, &[usize; LANES])>,
+    kept: impl Fn(usize, f32, f32, usize) -> f32 + Copy,
 ) {
-    let whole = sums.len() / PARTS * PARTS;
-    for first in (0..whole).step_by(PARTS) {
-        let mut own = [[0.0_f32; LANES]; PARTS];
-        for (own, sum) in own.iter_mut().zip(&sums[first..]) {
-            for lane in 0..LANES {
-                own[lane] = sum[lane] * factor[lane];
-            }
-        }
-        for (row, (weight, value)) in weights.iter().zip(values).enumerate() {
-            let value = value.cast::<f32>().wrapping_add(first);
-            for (part, own) in own.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                let value = unsafe { *value.add(part) };
-                add(own, weight, value, row, ragged);
-            }
-        }
-        sums[first..first + PARTS].copy_from_slice(&own);
+    let (some, rest) = sums.as_chunks_mut::<PARTS>();
+    let of_rest = some.len() * PARTS;
+    for (at, sums) in some.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { weigh_some(weights, (values, at * PARTS), factor, sums, kept) };
     }
-    for (e, sum) in sums.iter_mut().enumerate().skip(whole) {
-        for lane in 0..LANES {
-            sum[lane] *= factor[lane];
-        }
-        for (row, (weight, value)) in weights.iter().zip(values).enumerate() {
-            // SAFETY: the caller's promise.
-            let value = unsafe { *value.cast::<f32>().add(e) };
-            add(sum, weight, value, row, ragged);
-        }
+    for (at, sum) in rest.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { weigh_some(weights, (values, of_rest + at), factor, std::array::from_mut(sum), kept) };
     }
 }
 
+/// # Safety
+/// As for [`weigh`], of the sums from that one on.
 #[inline(always)]
-fn add(sum: &mut Lane, weight: &Lane, value: f32, row: usize, ragged: Option<(usize, &[usize; LANES])>) {
-    match ragged {
-        None => {
-            for lane in 0..LANES {
-                sum[lane] = weight[lane].mul_add(value, sum[lane]);
-            }
+unsafe fn weigh_some<const PARTS: usize>(
+    weights: &[Lane],
+    (values, first): (&[*const u8], usize),
+    factor: &Lane,
+    sums: &mut [Lane; PARTS],
+    kept: impl Fn(usize, f32, f32, usize) -> f32,
+) {
+    let mut own = *sums;
+    for sum in &mut own {
+        for lane in 0..LANES {
+            sum[lane] *= factor[lane];
         }
-        // Beyond a query's end a value may be anything.
-        Some((first, ends)) => {
+    }
+    for (row, (weight, value)) in weights.iter().zip(values).enumerate() {
+        // SAFETY: the caller's promise.
+        let value: [f32; PARTS] = unsafe { value.cast::<f32>().add(first).cast::<[f32; PARTS]>().read_unaligned() };
+        for (sum, value) in own.iter_mut().zip(value) {
             for lane in 0..LANES {
-                let added = weight[lane].mul_add(value, sum[lane]);
-                sum[lane] = if first + row < ends[lane] { added } else { sum[lane] };
+                sum[lane] = kept(row, weight[lane].mul_add(value, sum[lane]), sum[lane], lane);
             }
         }
     }
+    *sums = own;
 }
 
 #[cfg(test)]

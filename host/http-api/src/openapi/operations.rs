@@ -100,11 +100,14 @@ pub(super) fn all() -> Vec<Operation> {
     let mut all: Vec<Operation> = SERVER_OPERATIONS.into();
     all.extend(of_model!("/v2/models/{model}"));
     all.extend(of_model!("/v2/models/{model}/versions/{version}"));
+    all.push(EMBEDDINGS);
     all.extend(REPOSITORY_OPERATIONS);
     all.extend(MODEL_OPERATIONS);
     all.extend(ACCESS_OPERATIONS);
     all
 }
+
+const EMBEDDINGS: Operation = operation!("post" "/v1/embeddings", INFER, "Embeddings of texts or tokens, in OpenAI's form, of a model whose model.toml has a table [embeddings]", BY_INFER, Body::Json("EmbeddingsRequest"), Answer::Json(200, "EmbeddingsResponse"), RUNS);
 
 const SERVER_OPERATIONS: [Operation; 7] = [
     operation!("get" "/v2", SERVER, "What this server is", None, Body::None, Answer::Json(200, "ServerMetadata"), &[]),

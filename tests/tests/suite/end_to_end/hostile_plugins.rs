@@ -101,7 +101,7 @@ const DESCRIPTIONS: &[Case] = &[
     ("wrong-output-shape", &["`add`", "`sum`", "[5]", "[4]"]),
     ("crosses-batch", &["`add`", "ReduceSum", "axis 0 is the batch dimension"]),
     ("same-names", &["two cells", "`add`"]),
-    ("ragged", &["`add`", "`x`", "not supported yet"]),
+    ("ragged", &["`add`", "`x`", "different ranks"]),
     ("many-cells", &["10000 cells", "256"]),
     ("huge-shape", &["`add`", "elements", "limit of"]),
     ("no-cells", &["0 cells"]),

@@ -363,38 +363,34 @@ impl Ahead {
         let (q_bytes, y_bytes) = (queries * heads * head.depth * size_of::<f32>(), queries * heads * head.size * size_of::<f32>());
         let places = &self.spans;
         let operands = &whole.operands[1..];
-        let groups = places.groups((spans, whole.span), operands);
+        let (order, ends) = places.groups((spans, whole.span), operands);
         let each = heads / key_heads;
         let per_node = queries * each;
-        let tiles: Vec<(usize, usize, usize)> = groups
-            .iter()
-            .enumerate()
-            .flat_map(|(group, nodes)| {
-                let lanes = nodes.len() * per_node;
-                (0..key_heads).flat_map(move |key_head| (0..lanes).step_by(LANES).map(move |first| (group, key_head, first)))
-            })
-            .collect();
+        // Of each tile the nodes of its group, its key head, and the first of its lanes.
+        let mut tiles: Vec<(Range<usize>, usize, usize)> = Vec::new();
+        let mut begin = 0;
+        for end in ends {
+            let lanes = (end - begin) * per_node;
+            tiles.extend((0..key_heads).flat_map(|key_head| (0..lanes).step_by(LANES).map(move |first| (begin..end, key_head, first))));
+            begin = end;
+        }
         let work = |at: usize, thread: usize| {
-            let (group, key_head, first) = tiles[at];
-            let nodes = groups[group].clone();
+            let (nodes, key_head, first) = tiles[at].clone();
             let lanes = LANES.min(nodes.len() * per_node - first);
             let mut own = [Query { q: std::ptr::null(), y: std::ptr::null_mut(), rows: 0, mask: 0 }; LANES];
-            let mut longest = nodes.start;
             for (lane, query) in own[..lanes].iter_mut().enumerate() {
-                let (node, rest) = (nodes.start + (first + lane) / per_node, (first + lane) % per_node);
+                let (node, rest) = (order[nodes.start + (first + lane) / per_node], (first + lane) % per_node);
                 let (row, head_of) = (rest / each, key_head * each + rest % each);
-                let rows = places.rows(whole.span, node).1;
                 let at = row * heads + head_of;
                 *query = Query {
                     q: q.at(node * q_bytes + at * head.depth * size_of::<f32>()).cast_const().cast(),
                     y: y.at(node * y_bytes + at * head.size * size_of::<f32>()).cast(),
-                    rows,
+                    rows: places.rows(whole.span, node).1,
                     mask: (head_of % mask.0) * mask.1 + row % mask.1,
                 };
-                if rows > places.rows(whole.span, longest).1 {
-                    longest = node;
-                }
             }
+            // Nodes stand in the order of their spans' lengths.
+            let longest = order[nodes.start + (first + lanes - 1) / per_node];
             let (mut k, mut v, mut m) = ([Stretch::NONE; 1], [Stretch::NONE; 1], [Stretch::NONE; 1]);
             let of =
                 |taken: Option<&Taken>, room| taken.map_or(&[][..], |taken| places.operand((spans, whole.span), *taken, longest, room));
@@ -481,26 +477,24 @@ impl SpanMemory {
         a[..last] == b[..last] && (x.at, x.stride) == (y.at, y.stride) && ends
     }
 
-    /// Nodes that follow each other and whose spans begin alike: they see the same rows as far as the shorter ones go.
-    fn groups(&self, (spans, span): (&Spans, usize), operands: &[Taken]) -> Vec<Range<usize>> {
-        let mut groups: Vec<Range<usize>> = Vec::new();
-        let mut longest = 0;
-        for node in 0..self.nodes {
-            let is_alike = |taken: &Taken| self.begin_alike((spans, span), *taken, (longest, node));
-            match groups.last_mut() {
-                Some(group) if operands.iter().all(is_alike) => {
-                    group.end = node + 1;
-                    if self.rows(span, node).1 > self.rows(span, longest).1 {
-                        longest = node;
-                    }
-                }
-                _ => {
-                    groups.push(node..node + 1);
-                    longest = node;
-                }
+    /// All nodes, and where groups of them end. Spans of a group begin alike, so that its nodes see the same rows as far as the shorter ones go; the last node
+    /// has the longest.
+    fn groups(&self, (spans, span): (&Spans, usize), operands: &[Taken]) -> (Vec<usize>, Vec<usize>) {
+        let begins = |node: usize, taken: &Taken| {
+            let mut room = [Stretch::NONE; 1];
+            self.operand((spans, span), *taken, node, &mut room).first().map_or(std::ptr::null(), |first| first.at)
+        };
+        let mut order: Vec<usize> = (0..self.nodes).collect();
+        order.sort_by_key(|node| (operands.first().map(|taken| begins(*node, taken)), self.rows(span, *node).1));
+        let is_alike = |one: usize, other: usize| operands.iter().all(|taken| self.begin_alike((spans, span), *taken, (one, other)));
+        let mut ends = Vec::new();
+        for at in 1..order.len() {
+            if !is_alike(order[at - 1], order[at]) {
+                ends.push(at);
             }
         }
-        groups
+        ends.push(order.len());
+        (order, ends)
     }
 
     fn scratch(&mut self, threads: usize, bytes: usize) -> Rows {

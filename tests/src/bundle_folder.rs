@@ -7,8 +7,11 @@ use tempfile::TempDir;
 /// The component built from `tests/plugins/hostile`.
 pub const HOSTILE: &[u8] = include_bytes!("../plugins/prebuilt/hostile.wasm");
 
+/// The component built from `tests/plugins/attention`.
+pub const ATTENTION: &[u8] = include_bytes!("../plugins/prebuilt/attention.wasm");
+
 /// The component built from `tests/plugins/convolution`.
-const CONVOLUTION: &[u8] = include_bytes!("../plugins/prebuilt/convolution.wasm");
+pub const CONVOLUTION: &[u8] = include_bytes!("../plugins/prebuilt/convolution.wasm");
 
 /// Hidden size of [`BundleFolder::recurrent`].
 pub const HIDDEN: usize = 3;
@@ -64,18 +67,16 @@ impl BundleFolder {
         bundle
     }
 
-    /// The model of `tests/plugins/convolution`, with those weights: `y` `[m, outputs]` of `audio` `[n]`.
+    /// A model of that plugin, with those parameters and weights. `input` is the one of its sample, as JSON.
     #[must_use]
-    pub fn convolution(parameters: &str, weights: &[(&str, &[usize], &[f32])]) -> Self {
+    pub fn own(plugin: &[u8], parameters: &str, weights: &[(&str, &[usize], &[f32])], input: &str) -> Self {
         let bundle = Self { folder: TempDir::new().expect("a temporary folder") };
         let manifest = format!(
-            "name = \"convolution\"\nplugin = \"plugin.wasm\"\nweights = \"weights.safetensors\"\n\n[parameters]\n{parameters}\n\n[samples]\nrequests = \"samples.jsonl\"\n"
+            "name = \"own\"\nplugin = \"plugin.wasm\"\nweights = \"weights.safetensors\"\n\n[parameters]\n{parameters}\n\n[samples]\nrequests = \"samples.jsonl\"\n"
         );
         bundle.write("model.toml", manifest.as_bytes());
-        bundle.write("plugin.wasm", CONVOLUTION);
-        let data = ["0.5"; 24].join(",");
-        let sample = format!(r#"{{"id":"one","inputs":[{{"name":"audio","datatype":"FP32","shape":[24],"data":[{data}]}}]}}"#);
-        bundle.write("samples.jsonl", sample.as_bytes());
+        bundle.write("plugin.wasm", plugin);
+        bundle.write("samples.jsonl", format!(r#"{{"id":"one","inputs":[{input}]}}"#).as_bytes());
         bundle.weights(weights);
         bundle
     }

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 SEED = 20180423
-BATCH, STEPS, FEATURES, HIDDEN = 3, 6, 5, 7
+BATCH, STEPS, FEATURES, HIDDEN, HEADS = 3, 6, 5, 7, 2
 
 
 def drawn(*shape: int, scale: float = 1.0) -> Tensor:
@@ -45,6 +45,11 @@ def save(family: str, about: str, weights: Iterable[tuple[str, Tensor]], inputs:
     text = json.dumps({"family": family, "about": about, **more, **tables}, separators=(",", ":"), ensure_ascii=False)
     (Path(__file__).parent / f"{family}.json").write_text(text.replace('"},"', '"},\n"') + "\n", encoding="utf-8")
     print(f"{family}.json: {len(text)} bytes")
+
+
+def state(modules: dict[str, nn.Module]) -> list[tuple[str, Tensor]]:
+    """The weights of modules, each under its name."""
+    return [(f"{prefix}.{name}", value) for prefix, module in modules.items() for name, value in module.state_dict().items()]
 
 
 def stepwise(module: nn.RNNBase, x: Tensor, state) -> tuple[Tensor, Tensor | None]:
@@ -125,9 +130,8 @@ def treelstm() -> None:
         "internal node, counted on from there. h and c of all nodes: leaves, then internal nodes"
     )
     modules = {"emb": emb, "leaf": leaf, "node": node}
-    weights = [(f"{prefix}.{name}", value) for prefix, module in modules.items() for name, value in module.state_dict().items()]
     inputs = {"tokens": torch.tensor(tokens)}
-    save("treelstm", about, weights, inputs, {"h": h, "c": c, "h_root": h[-1], "c_root": c[-1]}, tree={"tokens": tokens, "children": children})
+    save("treelstm", about, state(modules), inputs, {"h": h, "c": c, "h_root": h[-1], "c_root": c[-1]}, tree={"tokens": tokens, "children": children})
 
 
 def convolution() -> None:
@@ -152,6 +156,128 @@ def convolution() -> None:
     save("convolution", about, weights.items(), inputs, outputs)
 
 
+def heads(x: Tensor) -> Tensor:
+    """[n, features] as [heads, n, features of one]."""
+    return x.unflatten(-1, (HEADS, -1)).transpose(0, 1)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    seen = nn.functional.scaled_dot_product_attention(*(heads(x)[None] for x in (q, k, v)), attn_mask=mask)
+    return seen[0].transpose(0, 1).flatten(1)
+
+
+def below(count: int, nearest: int | None = None) -> Tensor:
+    """Which rows each row sees: itself and those before it, or the nearest of them."""
+    mask = torch.ones(count, count, dtype=torch.bool).tril()
+    return mask if nearest is None else mask.triu(1 - nearest)
+
+
+def decoder() -> None:
+    """A transformer of two layers, with normalisation in front, that writes what is likeliest."""
+    hidden, wide, vocabulary, most, end = 8, 12, 13, 200, 6
+    modules = {"token": nn.Embedding(vocabulary, hidden), "position": nn.Embedding(2 * most, hidden)}
+    for layer in range(2):
+        linear = {name: nn.Linear(hidden, hidden) for name in ("query", "keys", "values", "out")}
+        linear |= {"wide": nn.Linear(hidden, wide), "narrow": nn.Linear(wide, hidden)}
+        norms = {name: nn.LayerNorm(hidden) for name in ("before", "between")}
+        modules |= {f"{layer}.{name}": module for name, module in (linear | norms).items()}
+    at = {name: randomize(module) for name, module in (modules | {"head": nn.Linear(hidden, vocabulary)}).items()}
+    # As it begins. Else one token would win everywhere.
+    at["norm"] = nn.LayerNorm(hidden).double()
+    at["token"].weight.data *= 4
+    at["position"].weight.data *= 2
+
+    def logits(tokens: list[int]) -> Tensor:
+        x = at["token"](torch.tensor(tokens)) + at["position"](torch.arange(len(tokens)))
+        for layer in range(2):
+            here = lambda name: at[f"{layer}.{name}"]
+            normal = here("before")(x)
+            x = x + here("out")(attention(*(here(name)(normal) for name in ("query", "keys", "values")), below(len(tokens))))
+            x = x + here("narrow")(nn.functional.gelu(here("wide")(here("between")(x))))
+        return at["head"](at["norm"](x))
+
+    def written(prompt: list[int]) -> Tensor:
+        tokens, rows = list(prompt), []
+        while len(rows) < most and (not rows or tokens[-1] != end):
+            rows.append(logits(tokens)[-1])
+            best = rows[-1].topk(2)
+            assert best.values[0] - best.values[1] > 2e-4, "two tokens are too close to tell apart in float32; take another seed"
+            tokens.append(int(best.indices[0]))
+        return torch.stack(rows)
+
+    prompts = [torch.randint(1, vocabulary, (count,)) for count in (1, 7, 60)]
+    inputs = {f"ids{len(prompt)}": prompt for prompt in prompts}
+    outputs = {f"y{len(prompt)}": written(prompt.tolist()) for prompt in prompts}
+    about = (
+        "Two layers: nn.LayerNorm, causal attention of two heads, nn.LayerNorm, nn.Linear, gelu, nn.Linear. From a prompt on it writes the likeliest "
+        f"token until that is {end}, {most} at most. y: the logits of each written token"
+    )
+    save("decoder", about, state(at), inputs, outputs)
+
+
+def over_sources(family: str, about: str, more: dict[str, nn.Module], steps) -> None:
+    """A model that reads tokens with nn.GRU and goes on from all its states."""
+    modules = {"token": nn.Embedding(11, FEATURES), "reader": nn.GRU(FEATURES, HIDDEN), **more}
+    at = {name: randomize(module) for name, module in modules.items()}
+    inputs, outputs = {}, {}
+    for count in [1, 7, 300, 2000]:
+        ids = torch.randint(0, 11, (count,))
+        states, _ = at["reader"](at["token"](ids))
+        inputs[f"ids{count}"], outputs[f"y{count}"] = ids, steps(at, states)
+    weights = [(name, value.T if name == "score.weight" and len(value) == 1 else value) for name, value in state(at)]
+    save(family, "nn.Embedding and nn.GRU read 1 to 2,000 tokens. " + about, weights, inputs, outputs)
+
+
+def luong() -> None:
+    def steps(at: dict[str, nn.Module], source: Tensor) -> Tensor:
+        fed, h, rows = torch.zeros(HIDDEN).double(), source[-1], []
+        for _ in range(8):
+            h = at["step"](fed[None, None], h[None, None])[0][0, 0]
+            shares = (source @ at["score"](h)).softmax(0)
+            fed = at["combine"](torch.cat([shares @ source, h])).tanh()
+            rows.append(fed)
+        return torch.stack(rows)
+
+    more = {"step": nn.GRU(HIDDEN, HIDDEN), "score": nn.Linear(HIDDEN, HIDDEN, bias=False), "combine": nn.Linear(2 * HIDDEN, HIDDEN, bias=False)}
+    about = "Eight steps of nn.GRU from the last state, with Luong's attention (score `general`), whose rows are fed to the next step. y: these rows"
+    over_sources("luong", about, more, steps)
+
+
+def bahdanau() -> None:
+    def steps(at: dict[str, nn.Module], source: Tensor) -> Tensor:
+        h, rows = source[-1], []
+        for _ in range(8):
+            shares = at["score"]((at["of_state"](h) + at["of_source"](source)).tanh()).softmax(0)
+            h = at["step"]((shares * source).sum(0)[None, None], h[None, None])[0][0, 0]
+            rows.append(h)
+        return torch.stack(rows)
+
+    linear = {name: nn.Linear(HIDDEN, HIDDEN, bias=False) for name in ("of_state", "of_source")}
+    more = linear | {"score": nn.Linear(HIDDEN, 1, bias=False), "step": nn.GRU(HIDDEN, HIDDEN)}
+    over_sources("bahdanau", "Eight steps of nn.GRU from the last state, over Bahdanau's attention to all states. y: their states", more, steps)
+
+
+def pooling() -> None:
+    def steps(at: dict[str, nn.Module], source: Tensor) -> Tensor:
+        return at["out"](torch.cat([source.mean(0), source.amax(0)]))[None]
+
+    over_sources("pooling", "y: nn.Linear of the mean and the largest of all states", {"out": nn.Linear(2 * HIDDEN, 4)}, steps)
+
+
+def local() -> None:
+    """Attention to the last 16 rows."""
+    hidden = 8
+    modules = {"token": nn.Embedding(11, FEATURES)} | {name: nn.Linear(FEATURES, hidden) for name in ("query", "keys", "values")}
+    at = {name: randomize(module) for name, module in (modules | {"out": nn.Linear(hidden, 4)}).items()}
+    inputs, outputs = {}, {}
+    for count in [1, 16, 17, 100]:
+        ids = torch.randint(0, 11, (count,))
+        x = at["token"](ids)
+        rows = attention(*(at[name](x) for name in ("query", "keys", "values")), below(count, nearest=16))
+        inputs[f"ids{count}"], outputs[f"y{count}"] = ids, at["out"](rows)
+    save("local", "nn.Embedding, then attention of two heads to the last 16 rows, then nn.Linear. y of every step", state(at), inputs, outputs)
+
+
 def embedding_projection() -> None:
     vocabulary, classes = 11, 9
     emb, out = randomize(nn.Embedding(vocabulary, FEATURES)), randomize(nn.Linear(FEATURES, classes))
@@ -160,13 +286,14 @@ def embedding_projection() -> None:
     logits = out(embedded)
     best = logits.topk(2).values
     assert (best[..., 0] - best[..., 1]).min() > 1e-3, "two classes are too close to tell apart in float32; take another seed"
-    weights = [(f"{prefix}.{name}", value) for prefix, module in {"emb": emb, "out": out}.items() for name, value in module.state_dict().items()]
     outputs = {"embedded": embedded, "logits": logits, "token": logits.argmax(-1)}
-    save("embedding_projection", "nn.Embedding, then nn.Linear, then the largest logit's index", weights, {"tokens": tokens}, outputs)
+    about = "nn.Embedding, then nn.Linear, then the largest logit's index"
+    save("embedding_projection", about, state({"emb": emb, "out": out}), {"tokens": tokens}, outputs)
 
 
 def main() -> None:
-    for family in (lstm, gru, lambda: rnn("rnn", "tanh"), lambda: rnn("rnn_relu", "relu"), stacked_bilstm, treelstm, convolution, embedding_projection):
+    recurrent = (lstm, gru, lambda: rnn("rnn", "tanh"), lambda: rnn("rnn_relu", "relu"), stacked_bilstm, treelstm)
+    for family in (*recurrent, convolution, decoder, luong, bahdanau, local, pooling, embedding_projection):
         torch.manual_seed(SEED)
         family()
 

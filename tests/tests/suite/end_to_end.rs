@@ -9,5 +9,5 @@ mod hostile_plugins;
 mod overload;
 mod sentence;
 mod sessions;
+mod spans;
 mod sums;
-mod windows;

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -146,6 +147,12 @@ def make_seq2seq(folder: Path, hidden: int, vocabulary: int) -> None:
     parameters |= {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary, "eos": eos, "go": go, "max_steps": LONGEST + 1}
     parameters |= {"source_embedding": "src.", "encoder": "encoder.", "target_embedding": "tgt.", "decoder": "decoder.", "head": "out."}
     bundles.bundle(folder, "builtin:seq2seq", parameters, weights, sample)
+
+
+def encoder_model(work: Path) -> Path:
+    """all-MiniLM-L6-v2, as the example makes it."""
+    make = HERE.parents[1] / "examples" / "embeddings" / "make.py"
+    return once(work / "encoder" / "minilm", lambda folder: subprocess.run([sys.executable, make, folder], check=True, stdout=subprocess.DEVNULL))
 
 
 def at_precision(bundle: Path, precision: str) -> Path:

@@ -23,6 +23,7 @@ ROWS = {
     "single": ("row_single", {}, "LSTM, h = x = 1024, one request of 24 steps at a time: ONNX Runtime and PyTorch"),
     "seq2seq": ("row_seq2seq", {}, "encoder-decoder, h = 1024, vocabulary 30,000, greedy: PyTorch in batches of 64"),
     "trees": ("row_trees", {}, "binary TreeLSTM, h = 1024: PyTorch by levels and DyNet with autobatching"),
+    "encoder": ("row_encoder", {}, "all-MiniLM-L6-v2, 5 to 128 tokens: ONNX Runtime and sentence-transformers in batches of 32"),
 }
 
 

@@ -6,7 +6,7 @@ import asked
 from cellwright import Cellwright, called, workers
 from library import Library
 from server import FIRST, Asked, agree, tried
-from setting import CannotRun, Figures, Setting, version
+from setting import CannotRun, Figures, Setting, in_turns, version
 
 AT_MOST = "requests/s at most"
 # Those who have all requests at hand are compared with a server that has as many as it can use.
@@ -63,3 +63,34 @@ def passes(setting: Setting, figures: Figures, servers: dict[str, Asked], librar
 
     found = {each.name: (lambda each=each: figures.add(AT_MOST, each.name, each.passed())) for each in libraries}
     return found | {name: (lambda name=name, each=each: server(name, each)) for name, each in servers.items()}
+
+
+def half_loads(setting: Setting, figures: Figures, servers: dict[str, Asked], libraries: list[Library]) -> dict[str, float]:
+    """Measures the most of each, in turns, and latencies where requests come at random, half as many as a library does at most. Gives these rates by library."""
+    rates: dict[str, float] = {}
+
+    def latencies(who: str, whose: str, seen: dict, rate: float) -> None:
+        for each in ("p50", "p90"):
+            figures.add(at_half(each, whose, rate), who, seen[each])
+
+    def library_(each: Library) -> None:
+        most = each.passed()
+        figures.add(AT_MOST, each.name, most)
+        # Half of what it did in the first round is what it, and Cellwright, are asked from then on.
+        rate = rates.setdefault(each.name, most / 2)
+        latencies(each.name, each.name, each.under(setting.seconds, rate), rate)
+
+    def server_(name: str, each: Asked) -> None:
+        with each.running() as running:
+            figures.add(AT_MOST, name, each.most(running, setting.seconds, CONNECTIONS)["rate"])
+            for whose, rate in rates.items():
+                latencies(name, whose, each.under(running, setting.seconds, rate), rate)
+
+    contenders = {each.name: (lambda each=each: library_(each)) for each in libraries}
+    contenders |= {name: (lambda name=name, each=each: server_(name, each)) for name, each in servers.items()}
+    in_turns(setting, figures, contenders)
+    return rates
+
+
+def at_half(quantile: str, whose: str, rate: float) -> str:
+    return f"{quantile} in ms at {rate:.1f}/s, half of what {whose} does at most"

@@ -2,10 +2,9 @@
 behind HTTP. Under load, each of the rivals takes whatever waits, up to its batch, at once."""
 
 import asked
-from library import Library, ways
-from ours import AT_MOST, CONNECTIONS, library, same, served
-from server import Asked
-from setting import Figures, Setting, in_turns
+from library import ways
+from ours import AT_MOST, at_half, half_loads, library, same, served
+from setting import Figures, Setting
 
 HIDDEN, VOCABULARY = 1024, 20_000
 # As many trees at once.
@@ -28,24 +27,7 @@ def measure(setting: Setting, figures: Figures) -> None:
     ]
     libraries = [each for each in found if each is not None]
     same(figures, servers, libraries)
-    rates: dict[str, float] = {}
-
-    def library_(each: Library) -> None:
-        most = each.passed()
-        figures.add(AT_MOST, each.name, most)
-        # Half of what it did in the first round is what it, and Cellwright, are asked from then on.
-        rate = rates.setdefault(each.name, most / 2)
-        latencies(figures, each.name, each.name, each.under(setting.seconds, rate), rate)
-
-    def server_(name: str, each: Asked) -> None:
-        with each.running() as running:
-            figures.add(AT_MOST, name, each.most(running, setting.seconds, CONNECTIONS)["rate"])
-            for whose, rate in rates.items():
-                latencies(figures, name, whose, each.under(running, setting.seconds, rate), rate)
-
-    contenders = {each.name: (lambda each=each: library_(each)) for each in libraries}
-    contenders |= {name: (lambda name=name, each=each: server_(name, each)) for name, each in servers.items()}
-    in_turns(setting, figures, contenders)
+    rates = half_loads(setting, figures, servers, libraries)
     compare(figures, list(servers), rates)
 
 
@@ -54,14 +36,5 @@ def compare(figures: Figures, servers: list[str], rates: dict[str, float]) -> No
         for rival, rate in rates.items():
             most = (figures.median(AT_MOST, who) for who in (ours, rival))
             figures.ratio(f"{ours}: requests/s at most, to those of {rival}", *most, "≥2.5")
-            measure_ = label("p90", rival, rate)
+            measure_ = at_half("p90", rival, rate)
             figures.ratio(f"{ours}: p90 at half of what {rival} does at most", figures.median(measure_, ours), figures.median(measure_, rival), "≤0.3")
-
-
-def latencies(figures: Figures, who: str, whose: str, seen: dict, rate: float) -> None:
-    for each in ("p50", "p90"):
-        figures.add(label(each, whose, rate), who, seen[each])
-
-
-def label(quantile: str, whose: str, rate: float) -> str:
-    return f"{quantile} in ms at {rate:.1f}/s, half of what {whose} does at most"

@@ -17,6 +17,7 @@ use crate::app::App;
 use crate::body::only;
 use crate::refusal::Refusal;
 use crate::request_id::{ExchangeId, HEADER, LoggedCaller};
+use crate::routes::EMBEDDINGS;
 use crate::{lent, streams};
 
 /// Everything that happens between a request's head and its answer's. Dropping it is how the client going away reaches whatever runs.
@@ -99,7 +100,7 @@ fn check_head(request: &Request<Body>) -> Result<(), Refusal> {
 
 fn render(refusal: &Refusal, id: &ExchangeId, uri: &Uri) -> Response<Body> {
     refusal.log(id, uri.path());
-    refusal.render(id.as_str(), model_in(uri.path()))
+    refusal.render(id.as_str(), model_in(uri.path()), uri.path() == EMBEDDINGS)
 }
 
 /// The span that a request was sent from, as W3C Trace Context writes it.

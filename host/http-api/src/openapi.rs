@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use self::operations::{Answer, Body, Operation};
+use crate::routes::EMBEDDINGS;
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
 static PAGE: LazyLock<String> = LazyLock::new(print_page);
@@ -136,8 +137,9 @@ fn responses(operation: &Operation) -> Value {
         }
         Answer::Empty(status) => drop(responses.insert(status.to_string(), json!({ "description": "Done" }))),
     }
+    let error = if operation.path == EMBEDDINGS { "EmbeddingsError" } else { "Error" };
     for status in refusals(operation) {
-        let content = json!({ "application/json": { "schema": reference("Error") } });
+        let content = json!({ "application/json": { "schema": reference(error) } });
         responses.insert(status.to_string(), json!({ "description": meaning(status), "content": content }));
     }
     Value::Object(responses)

@@ -31,8 +31,6 @@ struct Contents {
     /// What only the log may say.
     detail: Option<String>,
     header: Option<(HeaderName, HeaderValue)>,
-    /// Whether the message stands in an object, as clients of OpenAI's API look for it.
-    is_object: bool,
 }
 
 /// Of a sentence, which may quote what a client sent or what a plugin noted, so many bytes are told, of its beginning and of its end each.
@@ -67,7 +65,7 @@ impl Refusal {
     }
 
     pub(crate) fn with_status(status: StatusCode, sentence: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Contents { status, sentence: sentence.into(), request: None, detail: None, header: None, is_object: false }))
+        Self(Box::new(Contents { status, sentence: sentence.into(), request: None, detail: None, header: None }))
     }
 
     #[cfg(test)]
@@ -104,12 +102,6 @@ impl Refusal {
         self
     }
 
-    /// For a path in OpenAI's form.
-    pub(crate) fn into_object(mut self) -> Self {
-        self.0.is_object = true;
-        self
-    }
-
     fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.header = Some((name, value));
         self
@@ -135,10 +127,10 @@ impl Refusal {
         }
     }
 
-    /// As it goes over the wire.
-    pub(crate) fn render(&self, exchange: &str, model: Option<&str>) -> Response {
+    /// As it goes over the wire: a sentence, or an object with one where clients of OpenAI's API look for it.
+    pub(crate) fn render(&self, exchange: &str, model: Option<&str>, is_object: bool) -> Response {
         let error = self.message(exchange, model);
-        let json = if self.0.is_object {
+        let json = if is_object {
             let kind = if self.0.status.is_server_error() { "server_error" } else { "invalid_request_error" };
             serde_json::to_vec(&serde_json::json!({ "error": { "message": error, "type": kind, "param": null, "code": null } }))
         } else {
@@ -252,7 +244,7 @@ mod tests {
             (ErrorKind::Internal, 500),
         ];
         for (kind, status) in statuses {
-            let response = Refusal::new(kind, "words").render("x1", Some("m"));
+            let response = Refusal::new(kind, "words").render("x1", Some("m"), false);
             assert_eq!(response.status(), status, "{kind:?}");
             assert_eq!(response.headers().contains_key(RETRY_AFTER), matches!(status, 429 | 503), "{kind:?}");
             let own = matches!(kind, ErrorKind::Internal | ErrorKind::Full);

@@ -33,11 +33,14 @@ use crate::body::announced;
 use crate::held;
 use crate::refusal::Refusal;
 
+/// The path in OpenAI's form. Its refusals have that form, too.
+pub(crate) const EMBEDDINGS: &str = "/v1/embeddings";
+
 pub(crate) fn router(app: &Arc<App>) -> Router {
     Router::new()
         .merge(open_inference())
         .merge(administration())
-        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route(EMBEDDINGS, post(embeddings::embeddings))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(docs::openapi))
         .route("/docs", get(docs::page))

@@ -107,7 +107,7 @@ pub(super) fn all() -> Vec<Operation> {
     all
 }
 
-const EMBEDDINGS: Operation = operation!("post" "/v1/embeddings", INFER, "Embeddings of texts or tokens, in OpenAI's form, of a model whose model.toml has a table [embeddings]", BY_INFER, Body::Json("EmbeddingsRequest"), Answer::Json(200, "EmbeddingsResponse"), RUNS);
+const EMBEDDINGS: Operation = operation!("post" crate::routes::EMBEDDINGS, INFER, "Embeddings of texts or tokens, in OpenAI's form, of a model whose model.toml has a table [embeddings]", BY_INFER, Body::Json("EmbeddingsRequest"), Answer::Json(200, "EmbeddingsResponse"), RUNS);
 
 const SERVER_OPERATIONS: [Operation; 7] = [
     operation!("get" "/v2", SERVER, "What this server is", None, Body::None, Answer::Json(200, "ServerMetadata"), &[]),

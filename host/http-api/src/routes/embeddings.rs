@@ -19,10 +19,6 @@ use crate::held;
 use crate::refusal::Refusal;
 
 pub(super) async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Request) -> Result<Response, Refusal> {
-    answer(app, caller, request).await.map_err(Refusal::into_object)
-}
-
-async fn answer(app: Arc<App>, caller: Caller, request: Request) -> Result<Response, Refusal> {
     // The model's name is in the body, which is held for its tenant until then.
     let mut share = app.gate.share(&caller.tenant);
     let bytes = body::collect(&app, &mut share, request).await?;

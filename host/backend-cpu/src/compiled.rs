@@ -1,4 +1,5 @@
-//! A cell as workers run it: whole, in two halves (computed ahead or looked up), input by input, or cut where it sees spans.
+//! A cell as workers run it: whole, in two halves (computed ahead or looked up), input by input, or in
+//! phases.
 //!
 //! Whole and halves have the same bits. Halves keep the sums of the whole, cut between terms alone
 //! (`cellwright_cell_graph::{sums, hoist}`), and a later product takes up the sum that an earlier
@@ -129,7 +130,7 @@ enum Before {
     Table(Body, Table),
     /// What each input adds.
     Parts(Parts),
-    /// What sees spans, and what that takes.
+    /// The phases of a cell with ragged inputs, and what they need.
     Spans(Spans),
 }
 

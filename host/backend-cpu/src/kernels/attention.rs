@@ -40,7 +40,7 @@ pub(crate) fn rows_of(stretches: &[Stretch]) -> impl Iterator<Item = *const u8> 
     stretches.iter().flat_map(|stretch| (0..stretch.rows).map(|row| stretch.row(row)))
 }
 
-/// What is added to scores, or says which count.
+/// The mask: numbers that are added to scores, or which scores count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mask {
     None,
@@ -48,7 +48,7 @@ pub(crate) enum Mask {
     Truths,
 }
 
-/// What all queries of a cell have in common.
+/// Sizes and options of a cell's attention: the same for all its queries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     /// Floats of a query and of a key.

@@ -59,11 +59,7 @@ pub(super) fn top_k(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> 
 }
 
 pub(super) fn reduce(call: &mut Call<'_, '_>, kind: ReduceKind) -> Result<Vec<ValueId>, CellFault> {
-    call.arity(1, 2)?;
-    let keep = call.attributes.truth("keepdims", true)?;
-    let none_is_identity = call.attributes.truth("noop_with_empty_axes", false)?;
-    let axes = call.parameter("axes", 1)?.unwrap_or_default();
-    let operand = call.floats(0)?;
+    let Reduction { operand, axes, keep, none_is_identity } = reduction(call)?;
     if axes.is_empty() {
         let refusal = CellFault::CrossesBatch { how: WHOLE };
         return if none_is_identity { Ok(vec![operand]) } else { Err(refusal) };
@@ -73,11 +69,7 @@ pub(super) fn reduce(call: &mut Call<'_, '_>, kind: ReduceKind) -> Result<Vec<Va
 
 /// The square root of a sum of squares.
 pub(super) fn euclidean(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
-    call.arity(1, 2)?;
-    let keep = call.attributes.truth("keepdims", true)?;
-    let none_is_identity = call.attributes.truth("noop_with_empty_axes", false)?;
-    let axes = call.parameter("axes", 1)?.unwrap_or_default();
-    let operand = call.floats(0)?;
+    let Reduction { operand, axes, keep, none_is_identity } = reduction(call)?;
     if axes.is_empty() {
         let how = if none_is_identity { "without axes it would be Abs, which this host has not" } else { WHOLE };
         return Err(CellFault::CrossesBatch { how });
@@ -87,6 +79,22 @@ pub(super) fn euclidean(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFau
     let sum = over(call, squares, &axes, ReduceKind::Sum, keep)?[0];
     let shape = call.value(sum).shape.clone();
     call.one(Compute::Unary(UnaryKind::Sqrt), vec![sum], (Datatype::Fp32, shape))
+}
+
+/// What every reduction says.
+struct Reduction {
+    operand: ValueId,
+    axes: Vec<i64>,
+    keep: bool,
+    none_is_identity: bool,
+}
+
+fn reduction(call: &mut Call<'_, '_>) -> Result<Reduction, CellFault> {
+    call.arity(1, 2)?;
+    let keep = call.attributes.truth("keepdims", true)?;
+    let none_is_identity = call.attributes.truth("noop_with_empty_axes", false)?;
+    let axes = call.parameter("axes", 1)?.unwrap_or_default();
+    Ok(Reduction { operand: call.floats(0)?, axes, keep, none_is_identity })
 }
 
 const WHOLE: &str = "without axes it would reduce over the batch";

@@ -68,8 +68,8 @@ impl CellBuilder {
         self.port(name, datatype, shape, false)
     }
 
-    /// A ragged input: any number of rows of that shape at each node. Inside the body a value `[L, …shape]` with an L of its own for each node. Its source is made
-    /// of spans, such as [`OutputRef::all`](abi::OutputRef::all).
+    /// A ragged input: each node has any number of rows, each of that shape. In the body it is `[L, …shape]`,
+    /// and L differs by node. Its source is made of spans, such as [`OutputRef::all`](abi::OutputRef::all).
     pub fn ragged(&mut self, name: &str, datatype: Datatype, shape: &[u32]) -> Value {
         let value = self.port(name, datatype, shape, false);
         self.inputs.iter_mut().rev().take(1).for_each(|port| port.ragged = true);

@@ -46,7 +46,8 @@ macro_rules! ragged {
                 spans($of(self), Affine::always(0), None)
             }
 
-            /// For a ragged input: step t sees rows 0 to t. Of the chain that is being built, an earlier stage.
+            /// For a ragged input: step t sees rows 0 to t. In the chain that is being built, the output
+            /// must be of an earlier stage.
             #[must_use]
             pub fn so_far(self) -> Source {
                 up_to($of(self), 0, ALL)

@@ -24,7 +24,8 @@ impl Plugin for Encoder {
 
 export_plugin!(Encoder);
 
-/// What the sandbox draws where others draw random numbers: it has none, and a plugin is the same each time.
+/// The random source of the crate `getrandom`, which hash tables are seeded from. The sandbox has no
+/// randomness, so every seed is the same.
 #[cfg(target_arch = "wasm32")]
 #[expect(unsafe_code, reason = "the name and form are those that `getrandom` asks for")]
 #[unsafe(no_mangle)]

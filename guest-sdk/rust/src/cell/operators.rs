@@ -190,8 +190,9 @@ impl CellBuilder {
         self.one("Softmax", &[value], vec![int("axis", 1)])
     }
 
-    /// Attention of a query `[heads · d]` to ragged keys `[heads · d]` and values `[heads · e]`: `softmax(q·kᵀ / √d) · v` of each head, side by side `[heads · e]`. Over no
-    /// rows it is 0.
+    /// Attention of a query `[heads · d]` to ragged keys `[heads · d]` and values `[heads · e]`.
+    /// Each head gives `softmax(q·kᵀ / √d) · v`. The result `[heads · e]` has the heads side by side.
+    /// It is 0 where there are no rows. ONNX's `Attention`, opset 23.
     pub fn attention(&mut self, query: Value, keys: Value, values: Value, heads: u32) -> Value {
         self.grouped_attention(query, keys, values, (heads, heads))
     }
@@ -204,7 +205,8 @@ impl CellBuilder {
         self.one("Squeeze", &[seen], vec![ints("axes", [1])])
     }
 
-    /// A value with one more axis, of extent 1, there. A row of a node that has it as axis 1 can be combined with ragged values.
+    /// Inserts an axis of extent 1. With axis 1 inserted, a node's row broadcasts over the rows of a
+    /// ragged value.
     pub fn unsqueeze(&mut self, value: Value, axis: i64) -> Value {
         self.one("Unsqueeze", &[value], vec![ints("axes", [axis])])
     }

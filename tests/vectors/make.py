@@ -257,6 +257,43 @@ def bahdanau() -> None:
     over_sources("bahdanau", "Eight steps of nn.GRU from the last state, over Bahdanau's attention to all states. y: their states", more, steps)
 
 
+def transducer() -> None:
+    """The greedy way through a transducer's lattice. A blank leaves the predictor as it is."""
+    symbols, blank, most = 6, 1, 3
+    modules = {"token": nn.Embedding(11, FEATURES), "reader": nn.GRU(FEATURES, HIDDEN), "head": nn.Linear(HIDDEN, symbols)}
+    modules |= {name: nn.Linear(HIDDEN, HIDDEN, bias=False) for name in ("of_source", "of_state")}
+    modules |= {"symbol": nn.Embedding(symbols, FEATURES), "predictor": nn.RNN(FEATURES, HIDDEN)}
+    at = {name: randomize(module) for name, module in modules.items()}
+    for name in ("head", "of_source", "of_state"):
+        at[name].weight.data *= 6
+    at["head"].bias.data[blank] += 1
+    inputs, outputs, ends = {}, {}, set()
+    for count in [1, 7, 150]:
+        ids = torch.randint(0, 11, (count,))
+        states, _ = at["reader"](at["token"](ids))
+        h, rows = torch.zeros(HIDDEN).double(), []
+        for frame in states:
+            for said in range(most):
+                rows.append(at["head"]((at["of_source"](frame) + at["of_state"](h)).tanh()))
+                best = rows[-1].topk(2)
+                assert best.values[0] - best.values[1] > 2e-4, "two symbols are too close to tell apart in float32; take another seed"
+                symbol = best.indices[0]
+                if symbol == blank:
+                    break
+                h = at["predictor"](at["symbol"](symbol)[None, None], h[None, None])[1][0, 0]
+            ends.add(said if symbol == blank else most)
+        inputs[f"ids{count}"], outputs[f"y{count}"] = ids, torch.stack(rows)
+    assert ends == set(range(most + 1)), f"frames end in other ways: {ends}"
+    predictor = at.pop("predictor")
+    weights = state(at) + [(f"predictor.symbol.{name}", getattr(predictor, f"{name}_ih_l0")) for name in ("weight", "bias")]
+    weights += [(f"predictor.before.{name}", getattr(predictor, f"{name}_hh_l0")) for name in ("weight", "bias")]
+    about = (
+        f"nn.Embedding and nn.GRU read tokens. A joint network adds a frame's product and the predictor's. Symbol {blank} is the blank, and a frame gives "
+        f"{most} symbols at most. The predictor is nn.RNN. y: the logits of each step, blanks too"
+    )
+    save("transducer", about, weights, inputs, outputs)
+
+
 def pooling() -> None:
     def steps(at: dict[str, nn.Module], source: Tensor) -> Tensor:
         return at["out"](torch.cat([source.mean(0), source.amax(0)]))[None]
@@ -293,7 +330,7 @@ def embedding_projection() -> None:
 
 def main() -> None:
     recurrent = (lstm, gru, lambda: rnn("rnn", "tanh"), lambda: rnn("rnn_relu", "relu"), stacked_bilstm, treelstm)
-    for family in (*recurrent, convolution, decoder, luong, bahdanau, local, pooling, embedding_projection):
+    for family in (*recurrent, convolution, decoder, luong, bahdanau, transducer, local, pooling, embedding_projection):
         torch.manual_seed(SEED)
         family()
 

@@ -74,6 +74,11 @@ pub(crate) struct Whole {
 pub(crate) enum WholeKind {
     /// A node's row, of so many bytes, for each row of its span.
     Repeat(usize),
+    /// Rows of so many bytes of each span, as many as that, by their numbers.
+    Gather {
+        bytes: usize,
+        count: usize,
+    },
     Span {
         op: SpanOp,
         kernel: SpanKernel,
@@ -158,6 +163,9 @@ fn kind(whole: &hoist::Whole, level: Level) -> Option<WholeKind> {
     let span = |op: SpanOp, columns: usize| WholeKind::Span { op, kernel: spans::kernel(level), width: elements(0), columns };
     let kind = match &whole.compute {
         Compute::Repeat => return Some(WholeKind::Repeat(elements(0) * whole.datatypes.first()?.size()?)),
+        Compute::SpanGather => {
+            return Some(WholeKind::Gather { bytes: elements(0) * whole.datatypes.first()?.size()?, count: elements(1) });
+        }
         Compute::SpanReduce(kind) => span(SpanOp::Reduce(*kind), 1),
         Compute::SpanSoftmax { log } => span(SpanOp::Softmax { log: *log }, 1),
         Compute::SpanCumSum { exclusive, reverse } => span(SpanOp::CumSum { exclusive: *exclusive, reverse: *reverse }, 1),

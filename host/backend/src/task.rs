@@ -49,6 +49,16 @@ pub enum RowError {
         /// The cell.
         cell: String,
     },
+    /// `GatherND` of rows of a span.
+    #[error("index {index} is out of range for a span of {rows} rows (operator GatherND, cell `{cell}`)")]
+    SpanIndex {
+        /// The index.
+        index: i64,
+        /// Rows of the span.
+        rows: u64,
+        /// The cell.
+        cell: String,
+    },
     /// ArgMax and TopK over a span.
     #[error("a span has {rows} rows, fewer than the {needed} that are asked for (cell `{cell}`)")]
     TooFewRows {

@@ -305,6 +305,9 @@ pub enum Compute {
         /// Largest first, or smallest first.
         largest: bool,
     },
+    /// Operands: values of a span, and INT64 numbers of its rows (of nodes, any shape). The result is of nodes: the rows of these numbers, with the
+    /// numbers' shape in front. A number below 0 counts from the span's end. One outside −n..n, where the span has n rows, fails the request.
+    SpanGather,
     /// One operand, of a span: the sum of all rows up to each one.
     SpanCumSum {
         /// Whether a row's own numbers are left out.
@@ -335,7 +338,15 @@ impl Compute {
     /// Whether it takes rows of spans, and gives rows of nodes.
     #[must_use]
     pub const fn leaves_span(&self) -> bool {
-        matches!(self, Self::SpanReduce(_) | Self::SpanArgMax { .. } | Self::SpanTopK { .. } | Self::SpanMix | Self::Attention { .. })
+        matches!(
+            self,
+            Self::SpanReduce(_)
+                | Self::SpanArgMax { .. }
+                | Self::SpanTopK { .. }
+                | Self::SpanGather
+                | Self::SpanMix
+                | Self::Attention { .. }
+        )
     }
 
     /// Whether rows of nodes and rows of spans meet in it, or rows of one span.

@@ -71,6 +71,16 @@ pub fn cases() -> Vec<Draft> {
         let draft = Draft::new("TopK").ragged("r", Fp32, &[3]).operator("TopK", &["r"], &["y", "at"]).with("axis", 1).with("k", 4);
         cases.push(draft.with("largest", largest).output("y", Fp32, &[4, 3]).output("at", Int64, &[4, 3]));
     }
+    // Of some spans there are such rows, of others not.
+    for (datatype, shape) in [(Fp32, &[3, 2][..]), (Int64, &[]), (Bool, &[5])] {
+        let draft = Draft::new(&format!("rows of {datatype:?} by number")).ragged("r", datatype, shape).known("at", Int64, &[2, 1]);
+        let draft = draft.operator("GatherND", &["r", "at"], &["y"]).with("batch_dims", 1);
+        cases.push(draft.output("y", datatype, &[&[2], shape].concat()));
+    }
+    let draft = Draft::new("a row computed, by a number computed").ragged("r", Fp32, &[3]).known("at", Int64, &[1]);
+    let draft = draft.operator("Neg", &["at"], &["back"]).operator("Tanh", &["r"], &["z"]);
+    let draft = draft.operator("GatherND", &["z", "back"], &["y"]).with("batch_dims", 1);
+    cases.push(draft.output("y", Fp32, &[3]));
     for (exclusive, reverse) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let draft = Draft::new("CumSum").ragged("r", Fp32, &[5]).operator("CumSum", &["r"], &["s"]).with("axis", 1);
         let draft = draft.with("exclusive", exclusive).with("reverse", reverse);

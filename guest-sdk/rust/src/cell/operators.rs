@@ -190,6 +190,13 @@ impl CellBuilder {
         self.one("Softmax", &[value], vec![int("axis", 1)])
     }
 
+    /// The row of a ragged value that `number` says, a scalar INT64. A number below 0 counts from the
+    /// end. A number that the span does not have fails the request. ONNX's `GatherND`.
+    pub fn pick(&mut self, rows: Value, number: Value) -> Value {
+        let index = self.unsqueeze(number, 1);
+        self.one("GatherND", &[rows, index], vec![int("batch_dims", 1)])
+    }
+
     /// Attention of a query `[heads · d]` to ragged keys `[heads · d]` and values `[heads · e]`.
     /// Each head gives `softmax(q·kᵀ / √d) · v`. The result `[heads · e]` has the heads side by side.
     /// It is 0 where there are no rows. ONNX's `Attention`, opset 23.

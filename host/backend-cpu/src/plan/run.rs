@@ -63,6 +63,8 @@ pub(crate) struct RefusedRow {
 pub(crate) enum Refusal {
     /// It asked for a row that its table does not have.
     Index { index: i64, rows: u64 },
+    /// It asked for a row that its span does not have.
+    SpanIndex { index: i64, rows: u64 },
     /// Its span has fewer rows than it takes.
     TooFewRows { rows: u64, needed: u64 },
 }

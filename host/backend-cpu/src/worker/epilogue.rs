@@ -33,6 +33,7 @@ pub(super) fn refuse(
         }
         let error = match why {
             Refusal::Index { index, rows } => RowError::Index { index, rows, cell: cell.to_owned() },
+            Refusal::SpanIndex { index, rows } => RowError::SpanIndex { index, rows, cell: cell.to_owned() },
             Refusal::TooFewRows { rows, needed } => RowError::TooFewRows { rows, needed, cell: cell.to_owned() },
         };
         completed.refused.push(Refused { lane: active.row.lane, step: active.row.step, error });

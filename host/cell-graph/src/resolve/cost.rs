@@ -52,6 +52,12 @@ fn operation_flops(cell: &TypedCell, operation: &Operation) -> u64 {
             let rows = operation.results.first().and_then(|id| cell.value(*id).shape.first()).map_or(1, |rows| *rows as u64);
             keys.saturating_mul(rows).saturating_mul(2)
         }
-        Compute::Repeat | Compute::Concat { .. } | Compute::Split { .. } | Compute::Slice { .. } | Compute::Gather | Compute::Reshape => 0,
+        Compute::Repeat
+        | Compute::Concat { .. }
+        | Compute::Split { .. }
+        | Compute::Slice { .. }
+        | Compute::Gather
+        | Compute::SpanGather
+        | Compute::Reshape => 0,
     }
 }

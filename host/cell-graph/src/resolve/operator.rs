@@ -45,7 +45,7 @@ const FOLDED: [&str; 5] = ["Constant", "Identity", "Reshape", "Squeeze", "Unsque
 const NODES_ONLY: [&str; 3] = ["Constant", "Flatten", "Gemm"];
 
 /// Every operator of this host.
-const KINDS: [&str; 48] = [
+const KINDS: [&str; 49] = [
     "Add",
     "And",
     "ArgMax",
@@ -59,6 +59,7 @@ const KINDS: [&str; 48] = [
     "Exp",
     "Flatten",
     "Gather",
+    "GatherND",
     "Gelu",
     "Gemm",
     "Greater",
@@ -124,6 +125,7 @@ fn dispatch(call: &mut Call<'_, '_>, kind: &str) -> Result<Vec<ValueId>, CellFau
         "Gemm" => linear::gemm(call),
         "MatMul" => linear::matmul(call),
         "Gather" => linear::gather(call),
+        "GatherND" => spans::gather(call),
         "Concat" => select::concat(call),
         "Split" => select::split(call),
         "Slice" => select::slice(call),

@@ -55,6 +55,26 @@ pub(super) fn top_k(call: &mut Call<'_, '_>, operand: ValueId, k: i64, largest: 
 /// Rows that TopK gives of a span, at most.
 const MOST: u32 = 1024;
 
+/// Rows of a span by their numbers: ONNX's operator where each node has indices of its own, and they name rows alone.
+pub(super) fn gather(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
+    call.arity(2, 2)?;
+    if call.attributes.int("batch_dims")? != Some(1) {
+        return Err(CellFault::AttributeType { name: "batch_dims", wanted: "1: each node has rows and indices of its own" });
+    }
+    let data = call.batched(0, &Datatype::ALL, "any datatype")?;
+    let Some((None, row)) = call.extents(data).split_first().map(|(first, row)| (*first, row.to_vec())) else {
+        return Err(CellFault::NotRagged { input: 0 });
+    };
+    let index = call.batched(1, &[Datatype::Int64], "INT64")?;
+    call.no_span(1)?;
+    let Some((1, numbers)) = call.value(index).shape.split_last().map(|(last, numbers)| (*last, numbers.to_vec())) else {
+        return Err(CellFault::InputShape { input: 1, given: call.text(index), wanted: "indices are [N, .., 1]" });
+    };
+    let shape = numbers.into_iter().chain(row.into_iter().flatten()).collect();
+    let datatype = call.value(data).datatype;
+    call.one(Compute::SpanGather, vec![data, index], (datatype, shape))
+}
+
 pub(super) fn cumulative_sum(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
     call.arity(1, 2)?;
     let exclusive = call.attributes.truth("exclusive", false)?;

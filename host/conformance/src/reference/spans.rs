@@ -63,6 +63,18 @@ impl Scope<'_> {
                 let positions = (0..rows).flat_map(|_| 0..count);
                 vec![self.elements(first).pick(positions)]
             }
+            Compute::SpanGather => {
+                let Elements::Integers(numbers) = &*self.elements(operation.operands[1]) else { panic!("numbers of rows") };
+                let mut positions = Vec::new();
+                for index in numbers {
+                    let at = if *index < 0 { index.saturating_add(rows as i64) } else { *index };
+                    let Some(row) = usize::try_from(at).ok().filter(|row| *row < rows) else {
+                        return Err(RowError::SpanIndex { index: *index, rows: rows as u64, cell: self.reference.cell.name.clone() });
+                    };
+                    positions.extend(row * count..(row + 1) * count);
+                }
+                vec![self.elements(first).pick(positions.into_iter())]
+            }
             Compute::SpanReduce(kind) if rows == 0 => {
                 let of_none = match kind {
                     ReduceKind::Sum => 0.0,

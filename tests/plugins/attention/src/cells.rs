@@ -126,6 +126,50 @@ pub fn bahdanau(model: &mut ModelBuilder, hidden: u32) -> [Cell; 3] {
     [reader, attend, step]
 }
 
+/// A transducer that takes the likeliest symbol (Graves 2012, section 2), and no more of them at a
+/// frame than it may. A step reads one frame. Its symbol is a blank, or goes into the predictor.
+pub fn transducer(model: &mut ModelBuilder, hidden: u32, outputs: u32, [blank, most]: [u32; 2]) -> [Cell; 2] {
+    let reader = reader(model, hidden, |cell, h| {
+        let weight = cell.weight("of_source.weight");
+        let known = cell.gemm(h, weight, None);
+        cell.output("known", known, Fp32, &[hidden]);
+    });
+    let step = model.cell("step", |cell| {
+        let known = cell.ragged("known", Fp32, &[hidden]);
+        let frames = cell.input("frames", Int64, &[]);
+        let [frame, said] = ["frame", "said"].map(|name| cell.state(name, Int64, &[]));
+        let before = cell.state("before", Fp32, &[hidden]);
+        let row = cell.pick(known, frame);
+        let weight = cell.weight("of_state.weight");
+        let of_state = cell.gemm(before, weight, None);
+        let sum = cell.add(row, of_state);
+        let sum = cell.tanh(sum);
+        let (y, symbol) = cell.projection(sum, "head.");
+        cell.output("y", y, Fp32, &[outputs]);
+        let [blank, most, none, one] = [blank.into(), most.into(), 0, 1].map(|number| cell.constant_int(number));
+        let is_blank = cell.equal(symbol, blank);
+        let x = cell.embedding(symbol, "symbol.");
+        let of_symbol = cell.linear(x, "predictor.symbol.");
+        let of_before = cell.linear(before, "predictor.before.");
+        let after = cell.add(of_symbol, of_before);
+        let after = cell.tanh(after);
+        let is_blank_row = cell.unsqueeze(is_blank, 1);
+        let after = cell.select(is_blank_row, before, after);
+        cell.next(before, after);
+        let more = cell.add(said, one);
+        let is_full = cell.equal(more, most);
+        let goes_on = cell.or(is_blank, is_full);
+        let said_after = cell.select(goes_on, none, more);
+        cell.next(said, said_after);
+        let next = cell.add(frame, one);
+        let frame_after = cell.select(goes_on, next, frame);
+        cell.next(frame, frame_after);
+        let end = cell.equal(frame_after, frames);
+        cell.output("end", end, Bool, &[]);
+    });
+    [reader, step]
+}
+
 /// Attention to the nearest rows.
 pub fn local(model: &mut ModelBuilder, hidden: u32, outputs: u32) -> [Cell; 2] {
     let embed = model.cell("embed", |cell| {

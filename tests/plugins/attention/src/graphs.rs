@@ -53,6 +53,13 @@ pub fn bahdanau(growth: &mut GrowthBuilder, [reader, attend, step]: &[Cell; 3], 
     chain.feedback((1, "h"), (0, "before")).add().output("h")
 }
 
+pub fn transducer(growth: &mut GrowthBuilder, [reader, step]: &[Cell; 2], ids: Sequence, most: u32) -> OutputRef {
+    let read = growth.chain(ids.count).stage(reader).input("token", ids.forward()).add();
+    let frames = Source::Literal(Tensor::of_ints("", &[], &[ids.count.into()]));
+    let chain = growth.chain(ids.count * most).stage(step).input("known", read.output("known").all());
+    chain.input("frames", frames).stop("end").add().output("y")
+}
+
 pub fn local(growth: &mut GrowthBuilder, [embed, attend]: &[Cell; 2], ids: Sequence) -> OutputRef {
     let chain = growth.chain(ids.count).stage(embed).input("token", ids.forward()).stage(attend).sibling("query", 0, "query");
     let [keys, values] = ["keys", "values"].map(|name| chain.own(0, name).latest(NEAREST));

@@ -24,6 +24,8 @@ enum Attention {
     /// A recurrent reader, and what looks at all its steps from each of its own, in two stages.
     Luong([Cell; 3]),
     Bahdanau([Cell; 3]),
+    /// A recurrent reader, and steps that pick one of its rows each. So many symbols at a frame, at most.
+    Transducer([Cell; 2], u32),
     Local([Cell; 2]),
     Pooling([Cell; 2]),
 }
@@ -38,6 +40,10 @@ impl Plugin for Attention {
             "decoder" => Self::Decoder(cells::decoder(&mut model, hidden, outputs)),
             "luong" => Self::Luong(cells::luong(&mut model, hidden)),
             "bahdanau" => Self::Bahdanau(cells::bahdanau(&mut model, hidden)),
+            "transducer" => {
+                let [blank, most] = [parameters.index("blank")?, parameters.positive("most")?];
+                Self::Transducer(cells::transducer(&mut model, hidden, outputs, [blank, most]), most)
+            }
             "local" => Self::Local(cells::local(&mut model, hidden, outputs)),
             "pooling" => Self::Pooling(cells::pooling(&mut model, hidden, outputs)),
             _ => return Err(Parameters::refusal("model", "is none of those that are here")),
@@ -57,6 +63,7 @@ impl Plugin for Attention {
             }
             Self::Luong(cells) => graphs::luong(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?),
             Self::Bahdanau(cells) => graphs::bahdanau(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?),
+            Self::Transducer(cells, most) => graphs::transducer(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?, *most),
             Self::Local(cells) => graphs::local(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?),
             Self::Pooling(cells) => graphs::pooling(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?),
         };

@@ -107,12 +107,20 @@ fn a_convolution_network_answers_as_pytorch_does() {
     answers_as_pytorch_does(&vectors, &bundle, "audio");
 }
 
-/// A decoder that keeps its keys and values, attention over a source in two forms, attention to what is near, and pooling.
+/// A decoder that keeps its keys and values, attention over a source in two forms, a transducer, attention to what is near, and pooling.
 #[test]
 fn models_with_attention_answer_as_pytorch_does() {
-    for (family, hidden, outputs) in [("decoder", 8, 13), ("luong", 7, 7), ("bahdanau", 7, 7), ("local", 8, 4), ("pooling", 7, 4)] {
+    let families = [
+        ("decoder", 8, 13, ""),
+        ("luong", 7, 7, ""),
+        ("bahdanau", 7, 7, ""),
+        ("transducer", 7, 6, "blank = 1\nmost = 3"),
+        ("local", 8, 4, ""),
+        ("pooling", 7, 4, ""),
+    ];
+    for (family, hidden, outputs, more) in families {
         let vectors = Vectors::load(family);
-        let parameters = format!("model = \"{family}\"\nhidden = {hidden}\noutputs = {outputs}");
+        let parameters = format!("model = \"{family}\"\nhidden = {hidden}\noutputs = {outputs}\n{more}");
         let bundle = vectors.bundle(ATTENTION, &parameters, r#"{"name":"ids","datatype":"INT64","shape":[3],"data":[1,2,3]}"#);
         answers_as_pytorch_does(&vectors, &bundle, "ids");
     }

@@ -288,6 +288,7 @@ impl Ahead {
     fn run_whole(&mut self, (spans, whole): (&Spans, &Whole), team: &mut Team) {
         match &whole.kind {
             WholeKind::Repeat(bytes) => self.repeat(whole, *bytes, team),
+            WholeKind::Gather { bytes, count } => self.pick((spans, whole), (*bytes, *count), team),
             WholeKind::Span { .. } => self.run_span((spans, whole), team),
             WholeKind::Attention { .. } => self.attend((spans, whole), team),
         }
@@ -310,6 +311,35 @@ impl Ahead {
                 }
             }
         });
+    }
+
+    fn pick(&mut self, (spans, whole): (&Spans, &Whole), (bytes, count): (usize, usize), team: &mut Team) {
+        let (&[of, Taken::Value(numbers)], &[Some(into)]) = (&whole.operands[..], &whole.results[..]) else { return };
+        let numbers = Rows(self.spans.kept[numbers].pointer_mut());
+        let into = Rows(self.spans.kept[into].pointer_mut());
+        let (places, bad) = (&self.spans, &self.refused);
+        by_rows(team, places.nodes, bytes * count, &|range| {
+            for node in range {
+                let mut room = [Stretch::NONE; 1];
+                let stretches = places.operand((spans, whole.span), of, node, &mut room);
+                let rows: usize = stretches.iter().map(|stretch| stretch.rows).sum();
+                for at in node * count..(node + 1) * count {
+                    // SAFETY: each node has so many numbers, which nobody writes meanwhile.
+                    let index = unsafe { numbers.at(at * size_of::<i64>()).cast::<i64>().read() };
+                    let from_end = if index < 0 { rows as i64 } else { 0 };
+                    let row = usize::try_from(index.saturating_add(from_end)).ok();
+                    let Some(row) = row.and_then(|row| nth(stretches, row)) else {
+                        let why = Refusal::SpanIndex { index, rows: rows as u64 };
+                        bad.lock().unwrap_or_else(PoisonError::into_inner).push(RefusedRow { row: node, why });
+                        break;
+                    };
+                    // SAFETY: the span has this row, and there is room for it.
+                    unsafe { std::ptr::copy_nonoverlapping(row, into.at(at * bytes), bytes) };
+                }
+            }
+        });
+        let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.bad.append(refused);
     }
 
     fn run_span(&mut self, (spans, whole): (&Spans, &Whole), team: &mut Team) {

@@ -59,6 +59,11 @@ fn whole_spans() {
     assert_eq!(accepted(&[best], Int64, &[4]), [Compute::SpanArgMax { select_last: false }]);
     let first = op("TopK r -> y z", &[("axis", int(1)), ("k", int(3))]);
     assert_eq!(accepted(&[first], Fp32, &[3, 4]), [Compute::SpanTopK { k: 3, largest: true }]);
+    let by_number = |data: &str, of: &str| op(&format!("GatherND {data} {of} -> y"), &[("batch_dims", int(1))]);
+    let unsqueezed = op("Unsqueeze d -> d1", &[("axes", ints(&[2]))]);
+    let number = op("ArgMax q -> best", &[("axis", int(-1))]);
+    assert_eq!(accepted(&[number.clone(), by_number("r", "best")], Fp32, &[1, 4])[1], Compute::SpanGather);
+    assert_eq!(accepted(&[number, unsqueezed, by_number("d1", "best")], Bool, &[1, 1])[2], Compute::SpanGather);
     let running = op("CumSum r -> v", &[("axis", int(1)), ("reverse", int(1))]);
     assert_eq!(accepted(&[running, sum("v")], Fp32, &[4])[0], Compute::SpanCumSum { exclusive: false, reverse: true });
     let attention = |scale, softcap| Compute::Attention { heads: 2, key_heads: 1, scale, softcap };
@@ -130,6 +135,15 @@ fn refusals() {
             "operator 0 (Slice of `r`): axis 1 is ragged, and this operator works along others only",
         ),
         (vec![turned.clone(), op("Add r rt -> y", &[])], "operator 1 (Add of `r`, `rt`): its inputs are ragged along different axes"),
+        (
+            vec![op("GatherND r n -> y", &[])],
+            "operator 0 (GatherND of `r`, `n`): attribute `batch_dims` must be 1: each node has rows and indices of its own",
+        ),
+        (vec![op("GatherND m n -> y", &[("batch_dims", int(1))])], "operator 0 (GatherND of `m`, `n`): input 0 must be ragged"),
+        (
+            vec![op("GatherND r n -> y", &[("batch_dims", int(1))])],
+            "operator 0 (GatherND of `r`, `n`): input 1 has the shape [N], but indices are [N, .., 1]",
+        ),
         (vec![op("Concat r q -> y", &[("axis", int(2))])], "operator 0 (Concat of `r`, `q`): input 1 must be ragged"),
         (vec![op("CumSum m -> y", &[("axis", int(1))])], "operator 0 (CumSum of `m`): it sums along a ragged axis only"),
         (vec![op("Transpose m -> y", &[("perm", ints(&[0, 2, 1]))])], "operator 0 (Transpose of `m`): input 0 must be ragged"),

@@ -29,6 +29,7 @@ pub type Compute = Arc<dyn Fn(&Arc<TypedCell>, &[Elements]) -> Result<Vec<Elemen
 
 /// One chain's values: by step, stage and output.
 struct Computed {
+    continues: Option<u32>,
     stages: Vec<u32>,
     steps: Vec<Vec<Vec<Elements>>>,
 }
@@ -112,7 +113,7 @@ impl Naive {
                 break;
             }
         }
-        Ok(Computed { stages: chain.stages.iter().map(|stage| stage.cell).collect(), steps })
+        Ok(Computed { stages: chain.stages.iter().map(|stage| stage.cell).collect(), continues: chain.continues, steps })
     }
 
     fn deliver(&mut self, chain: &UnfoldedChain, number: u32, computed: &Computed) {
@@ -169,10 +170,13 @@ impl Scope<'_> {
                 Ok(Elements::from_bytes(datatype, &tensor.data[number as usize * bytes..][..bytes]))
             }
             Source::Frames { tensor, at } => {
-                let (tensor, size) = (&self.tensors[(tensor - self.first_tensor) as usize], datatype.size().expect("rows of a fixed size"));
+                let size = datatype.size().expect("rows of a fixed size");
+                let all: Vec<&Tensor> = self.same_name(*tensor).collect();
+                let before: usize = all[1..].iter().map(|tensor| tensor.data.len()).sum();
+                let all: Vec<u8> = all.iter().rev().flat_map(|tensor| tensor.data.iter().copied()).collect();
                 let bytes = (0..elements as i64).flat_map(|element| {
-                    let from =
-                        usize::try_from(self.line(*at) + element).ok().and_then(|from| tensor.data.get(from * size..(from + 1) * size));
+                    let from = usize::try_from(self.line(*at) + element + (before / size) as i64).ok();
+                    let from = from.and_then(|from| all.get(from * size..(from + 1) * size));
                     from.map_or_else(|| vec![0; size], <[u8]>::to_vec)
                 });
                 Ok(Elements::from_bytes(datatype, &bytes.collect::<Vec<u8>>()))
@@ -208,37 +212,72 @@ impl Scope<'_> {
 
     /// All rows of a run that are there.
     fn rows(&self, run: &Run, datatype: Datatype) -> Vec<Vec<u8>> {
-        let there = match run.of {
-            RunOf::Tensor(tensor) => self.tensors[(tensor - self.first_tensor) as usize].shape[0] as i64,
-            // The stages of this step that are there.
-            RunOf::Chain { chain, .. } if chain == self.number => self.executed(chain) as i64 + 1,
-            RunOf::Chain { chain, .. } => self.executed(chain) as i64,
-        };
-        let first = if run.at.from_end { there - 1 - self.line(run.at) } else { self.line(run.at) };
+        let (before, behind) = self.ends(run);
+        let first = self.first(run);
         let row = |number: i64| (number - first) / i64::from(run.every);
         let is_of = |number: &i64| *number >= first && (number - first) % i64::from(run.every) == 0 && row(*number) < i64::from(run.count);
-        (0..there).filter(is_of).filter_map(|number| self.row(run, row(number) as u32, datatype)).collect()
+        (-before..behind).filter(is_of).filter_map(|number| self.row(run, row(number) as u32, datatype)).collect()
+    }
+
+    /// Rows of a run's origin before number 0, and from there on.
+    fn ends(&self, run: &Run) -> (i64, i64) {
+        match run.of {
+            RunOf::Tensor(tensor) => {
+                let rows: Vec<i64> = self.same_name(tensor).map(|tensor| tensor.shape[0] as i64).collect();
+                (rows[1..].iter().sum(), rows[0])
+            }
+            RunOf::Chain { chain, .. } => {
+                // The stages of this step that are there.
+                let own = i64::from(chain == self.number);
+                (self.series(chain).skip(1).map(|chain| self.executed(chain) as i64).sum(), self.executed(chain) as i64 + own)
+            }
+        }
+    }
+
+    /// A tensor, and those before it of its name, the latest first.
+    fn same_name(&self, tensor: u32) -> impl Iterator<Item = &Tensor> {
+        let (earlier, own) = self.tensors[..=(tensor - self.first_tensor) as usize].split_at((tensor - self.first_tensor) as usize);
+        std::iter::once(&*own[0]).chain(earlier.iter().rev().map(|tensor| &**tensor).filter(|tensor| tensor.name == own[0].name))
+    }
+
+    /// A chain, and those that it continues, the latest first.
+    fn series(&self, chain: u32) -> impl Iterator<Item = u32> {
+        let continues = |chain: &u32| {
+            if *chain == self.number { self.chain.continues } else { self.naive.chains[*chain as usize].continues }
+        };
+        std::iter::successors(Some(chain), continues)
+    }
+
+    fn first(&self, run: &Run) -> i64 {
+        if run.at.from_end { self.ends(run).1 - 1 - self.line(run.at) } else { self.line(run.at) }
     }
 
     /// A row of a run, if it is not beyond either end.
     fn row(&self, run: &Run, row: u32, datatype: Datatype) -> Option<Vec<u8>> {
-        let number = |rows: usize| {
-            let first = if run.at.from_end { rows as i64 - 1 - self.line(run.at) } else { self.line(run.at) };
-            usize::try_from(first + i64::from(run.every) * i64::from(row)).ok().filter(|number| *number < rows)
+        let mut number = self.first(run) + i64::from(run.every) * i64::from(row);
+        let mut within = |rows: usize, is_first: bool| {
+            number += if is_first { 0 } else { rows as i64 };
+            usize::try_from(number).ok().filter(|number| *number < rows)
         };
         match run.of {
             RunOf::Tensor(tensor) => {
-                let tensor = &self.tensors[(tensor - self.first_tensor) as usize];
+                let (tensor, number) =
+                    self.same_name(tensor).enumerate().find_map(|(at, tensor)| Some((tensor, within(tensor.shape[0], at == 0)?)))?;
                 let bytes = tensor.data.len() / tensor.shape[0];
-                number(tensor.shape[0]).map(|number| tensor.data[number * bytes..][..bytes].to_vec())
-            }
-            RunOf::Chain { chain, stage, output } if chain == self.number => {
-                let step = number(self.before.len() + usize::from((stage as usize) < self.now.len()))?;
-                let stages = self.before.get(step).map_or(self.now, Vec::as_slice);
-                Some(stages[stage as usize][output as usize].to_bytes(datatype))
+                Some(tensor.data[number * bytes..][..bytes].to_vec())
             }
             RunOf::Chain { chain, stage, output } => {
-                number(self.executed(chain)).map(|step| self.node(chain, stage, output, step).to_bytes(datatype))
+                let there = |chain: u32| {
+                    let is_ahead = chain == self.number && (stage as usize) < self.now.len();
+                    self.executed(chain) + usize::from(is_ahead)
+                };
+                let found = self.series(chain).enumerate().find_map(|(at, chain)| Some((chain, within(there(chain), at == 0)?)));
+                let (chain, step) = found?;
+                if chain != self.number {
+                    return Some(self.node(chain, stage, output, step).to_bytes(datatype));
+                }
+                let stages = self.before.get(step).map_or(self.now, Vec::as_slice);
+                Some(stages[stage as usize][output as usize].to_bytes(datatype))
             }
         }
     }

@@ -3,8 +3,8 @@
 //! A graph that names what does not exist is the plugin author's mistake and panics, with a sentence that reaches the uploader.
 
 use crate::abi::cellwright::plugin::types::{
-    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, Node, Nodes, OutputRef, Pace, Reaction, ResponseTensor, Sibling,
-    Source, Stage, Steps, Tensor,
+    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, Node, Nodes, OutputRef, Pace, Reaction, ResponseTensor, Series,
+    Sibling, Source, Stage, Steps, Tensor,
 };
 use crate::cell::Cell;
 
@@ -97,6 +97,13 @@ impl GrowthBuilder {
         Self { first: chains, growth: Growth { chains: vec![], outputs: vec![], cancel: vec![], next: None } }
     }
 
+    /// Chains that the request has, with those of this growth: what the next growth begins
+    /// [`after`](Self::after).
+    #[must_use]
+    pub fn chains(&self) -> u32 {
+        self.first + number(self.growth.chains.len())
+    }
+
     /// A chain of so many steps, or fewer if it stops.
     pub fn chain<'c>(&mut self, steps: u32) -> ChainBuilder<'_, 'c> {
         self.extent(Extent::Fixed(steps))
@@ -108,7 +115,7 @@ impl GrowthBuilder {
     }
 
     fn extent<'c>(&mut self, length: Extent) -> ChainBuilder<'_, 'c> {
-        let chain = Chain { stages: Vec::with_capacity(1), length, feedback: vec![], stop: None };
+        let chain = Chain { stages: Vec::with_capacity(1), length, feedback: vec![], stop: None, series: None };
         ChainBuilder { growth: self, cells: Vec::with_capacity(1), sources: vec![], chain }
     }
 
@@ -227,6 +234,19 @@ impl<'g, 'c> ChainBuilder<'g, 'c> {
     pub fn nodes(self, name: &str, output: &str, of: Vec<Node>) -> Self {
         let (stage, output) = (number(self.cells.len() - 1), self.cell().output(output));
         self.input(name, Source::Nodes(Nodes { stage, output, of }))
+    }
+
+    /// In a session: it goes on where a chain of an earlier growth ended, or, without one, begins what
+    /// later growths go on with. Rows of the earlier chain have numbers below 0, so windows and spans see
+    /// them as if all were one chain. The newest `rows` rows are held. They must be enough for the
+    /// chain's own steps and all rows before that its growth sees. What is to go on is kept
+    /// ([`GrowthBuilder::keep`]).
+    pub const fn series(mut self, rows: u32, before: Option<u32>) -> Self {
+        self.chain.series = Some(match before {
+            Some(chain) => Series::Continues(chain),
+            None => Series::Begins(rows),
+        });
+        self
     }
 
     /// The stage's input sees an output of an earlier stage of the same step.

@@ -1,11 +1,16 @@
 //! Inputs that see several rows at each step. Convolution over time is a product over a fixed number
 //! of them. Attention and pooling take any number, by a ragged input.
+//!
+//! In a session, rows of the chain that a chain continues stand before its row 0. Before a tensor's
+//! row 0 stand those of earlier tensors of the same name, as far as they are kept.
 
 use crate::abi::cellwright::plugin::types::{Affine, OutputRef, Rows, Source, Span, SpanOf};
 use crate::request::Sequence;
 
 /// More rows than any span has.
 const ALL: u32 = 1 << 31;
+/// Before the first row, wherever that is.
+const FIRST: Affine = Affine { first: -(1 << 31), stride: 0, from_end: false };
 
 const fn span(of: SpanOf, at: Affine, count: Option<u32>) -> Span {
     Span { of, at, every: 1, count }
@@ -40,20 +45,21 @@ impl Source {
 macro_rules! ragged {
     ($($type:ty, $of:expr;)+) => {
         $(impl $type {
-            /// For a ragged input: every step sees all rows. Not of the chain that is being built.
+            /// For a ragged input: every step sees all rows, those before row 0 too. Not of the chain that is
+            /// being built.
             #[must_use]
             pub fn all(self) -> Source {
-                spans($of(self), Affine::always(0), None)
+                spans($of(self), FIRST, None)
             }
 
-            /// For a ragged input: step t sees rows 0 to t. In the chain that is being built, the output
+            /// For a ragged input: step t sees all rows up to t. In the chain that is being built, the output
             /// must be of an earlier stage.
             #[must_use]
             pub fn so_far(self) -> Source {
                 up_to($of(self), 0, ALL)
             }
 
-            /// For a ragged input: step t sees rows 0 to t − 1.
+            /// For a ragged input: step t sees all rows up to t − 1.
             #[must_use]
             pub fn earlier(self) -> Source {
                 up_to($of(self), 1, ALL)
@@ -140,8 +146,8 @@ impl Frames {
         self.before(0)
     }
 
-    /// Step t takes a frame that begins so many elements before frame t (padding). Elements before and
-    /// behind the signal are zeros.
+    /// Step t takes a frame that begins so many elements before frame t: padding, or in a session what
+    /// the tensors before have left over. Elements before and behind the signal are zeros.
     ///
     /// # Panics
     /// The hop is 2^31 or more.

@@ -12,7 +12,6 @@
 //! The suite in `host/conformance` is what every backend must pass.
 
 pub mod lane;
-pub mod layout;
 pub mod machine;
 pub mod peer;
 pub mod prepare;
@@ -26,11 +25,12 @@ use std::time::Duration;
 
 use cellwright_cell_graph::TypedCell;
 
+pub use cellwright_cell_graph::SLOT_BYTES;
+pub use cellwright_cell_graph::layout::NodeLayout;
 pub use lane::{EarlierChain, FirstSlots, Lane, PlacedGrowth, RequestFlags};
-pub use layout::{NodeLayout, SLOT_BYTES};
 pub use peer::{Peer, Taken};
-pub use prepare::{AsItIs, Prepare, Prepared, WORKING_BYTES};
-pub use resolve::{Giver, InputRef, Piece, Span, Window};
+pub use prepare::{AsItIs, Prepare, Prepared, TIMED_SPAN_ROWS, WORKING_BYTES};
+pub use resolve::{Frame, Giver, InputRef, Piece, Span, Window};
 pub use task::{CellTypeId, Completed, Delivered, LaneId, Refused, Row, RowError, Slot, Stopped, Task};
 
 /// A device and what it can hold, for people and for planning.

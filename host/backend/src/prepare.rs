@@ -22,6 +22,9 @@ pub struct Prepared {
     pub row_bytes: u64,
 }
 
+/// Rows of each span in timed batches of a cell with ragged inputs.
+pub const TIMED_SPAN_ROWS: u32 = 64;
+
 /// Working memory of a worker's task at most, in bytes, unless one row takes more.
 pub const WORKING_BYTES: u64 = 64 << 20;
 

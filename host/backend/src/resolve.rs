@@ -32,17 +32,50 @@ pub enum InputRef<'a> {
     Host(&'a [u8]),
     /// A number, to be stored in the port's (integer) datatype.
     Int(i64),
-    /// Bytes in host memory behind so many that are zero. What the port has behind them is zero, too.
-    Frame {
-        /// Zeros in front.
-        zeros: usize,
-        /// In the port's datatype.
-        bytes: &'a [u8],
-    },
+    /// Elements of a request's tensors.
+    Frame(Frame<'a>),
     /// Several rows, one behind the other.
     Window(Window<'a>),
     /// The rows of a ragged input.
     Span(Span<'a>),
+}
+
+/// Elements of tensors of one name, one behind the other. Before the first and behind the last there are zeros.
+#[derive(Clone, Copy)]
+pub struct Frame<'a> {
+    growth: &'a PlacedGrowth,
+    tensor: u32,
+    first: i64,
+}
+
+impl Frame<'_> {
+    /// Writes as many elements as there is room for, of the tensor's datatype.
+    pub fn copy_to(self, into: &mut [u8]) {
+        into.fill(0);
+        let Some(size) = self.growth.tensor(self.tensor).and_then(|tensor| tensor.datatype.size()) else { return };
+        let end = self.first.saturating_add((into.len() / size) as i64);
+        let mut from = self.first.max(-self.growth.before(self.tensor, elements_of));
+        while let Some((tensor, element)) = self.growth.reaching(self.tensor, from, elements_of).filter(|_| from < end) {
+            let count = (elements_of(tensor) - element).min(end - from);
+            let [at, element, bytes] = [from - self.first, element, count].map(|count| count.unsigned_abs() as usize * size);
+            into[at..at + bytes].copy_from_slice(&tensor.data[element..element + bytes]);
+            from += count;
+        }
+    }
+}
+
+impl PartialEq for Frame<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.growth, other.growth) && (self.tensor, self.first) == (other.tensor, other.first)
+    }
+}
+
+impl Eq for Frame<'_> {}
+
+impl fmt::Debug for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "from element {} of tensor {} on", self.first, self.tensor)
+    }
 }
 
 /// The rows of a ragged input.
@@ -67,7 +100,7 @@ pub struct Piece<'a> {
 impl<'a> Span<'a> {
     /// Its rows in pieces, of which none is empty.
     pub fn pieces(self) -> impl Iterator<Item = Piece<'a>> {
-        self.runs.iter().filter_map(move |run| self.growth.piece(run, self.step))
+        self.runs.iter().flat_map(move |run| self.growth.pieces(run, self.step))
     }
 
     /// How many rows it has.
@@ -109,7 +142,7 @@ impl<'a> Window<'a> {
     /// Where each of them is: none is a window.
     pub fn rows(self) -> impl Iterator<Item = InputRef<'a>> {
         let Self { growth, runs, step } = self;
-        runs.iter().flat_map(move |run| (0..run.count).map(move |row| growth.run_row(run, step, row).unwrap_or(InputRef::Zeros)))
+        runs.iter().flat_map(move |run| growth.rows(run, step)).map(|row| row.unwrap_or(InputRef::Zeros))
     }
 }
 
@@ -143,7 +176,26 @@ struct Node {
     chain: u32,
     stage: u32,
     output: u32,
-    step: u32,
+    /// Its step; below 0 it is of the chain that the chain continues.
+    number: i64,
+}
+
+/// Rows that a run is of.
+#[derive(Clone, Copy)]
+struct Origin {
+    of: RunOf,
+    /// The number of the first that is there.
+    least: i64,
+    /// That of the one behind the last.
+    end: i64,
+}
+
+fn rows_of(tensor: &Tensor) -> i64 {
+    tensor.shape.first().map_or(0, |rows| *rows as i64)
+}
+
+fn elements_of(tensor: &Tensor) -> i64 {
+    tensor.shape.iter().product::<usize>() as i64
 }
 
 /// Where an input comes from.
@@ -166,7 +218,8 @@ impl Lane {
     #[must_use]
     pub fn giver(&self, input: usize, step: u32) -> Option<Giver<'_>> {
         let growth = &*self.growth;
-        let Found::Node(Node { chain, stage, output, step }) = growth.find((self.chain, self.stage), input, step) else { return None };
+        let Found::Node(Node { chain, stage, output, number }) = growth.find((self.chain, self.stage), input, step) else { return None };
+        let step = u32::try_from(number).ok()?;
         let chain = chain.checked_sub(growth.growth.first_chain)?;
         let of = growth.growth.chains.get(chain as usize)?.stages.get(stage as usize)?;
         let input = match growth.find((chain, stage), 0, step) {
@@ -199,7 +252,7 @@ impl PlacedGrowth {
         let of = self.growth.chains.get(chain as usize).and_then(|chain| chain.stages.get(stage as usize));
         let Some(input) = of.and_then(|stage| stage.inputs.get(input)) else { return Found::Else(InputRef::Zeros) };
         if let (Some((stage, output)), Some(previous)) = (input.feedback, step.checked_sub(1)) {
-            return Found::Node(Node { chain: own, stage, output, step: previous });
+            return Found::Node(Node { chain: own, stage, output, number: previous.into() });
         }
         let found = match &input.source {
             Source::Zeros => None,
@@ -212,17 +265,19 @@ impl PlacedGrowth {
             Source::Frames { tensor, at } => self.frame(*tensor, *at, step).map(Found::Else),
             Source::Window(runs) => Some(Found::Else(InputRef::Window(Window { growth: self, runs, step }))),
             Source::Span(runs) => Some(Found::Else(InputRef::Span(Span { growth: self, runs, step }))),
-            Source::Steps { chain, stage, output, at } => {
-                self.step_of(*chain, *at, step).map(|step| Found::Node(Node { chain: *chain, stage: *stage, output: *output, step }))
-            }
+            Source::Steps { chain, stage, output, at } => self
+                .step_of(*chain, *at, step)
+                .map(|step| Found::Node(Node { chain: *chain, stage: *stage, output: *output, number: step.into() })),
             Source::Last { chain, stage, output } => self
                 .executed_steps(*chain)
                 .and_then(|executed| executed.checked_sub(1))
-                .map(|step| Found::Node(Node { chain: *chain, stage: *stage, output: *output, step })),
-            Source::Nodes { stage, output, of } => {
-                of.get(step as usize).map(|node| Found::Node(Node { chain: node.chain, stage: *stage, output: *output, step: node.step }))
+                .map(|step| Found::Node(Node { chain: *chain, stage: *stage, output: *output, number: step.into() })),
+            Source::Nodes { stage, output, of } => of
+                .get(step as usize)
+                .map(|node| Found::Node(Node { chain: node.chain, stage: *stage, output: *output, number: node.step.into() })),
+            Source::Sibling { stage, output } => {
+                Some(Found::Node(Node { chain: own, stage: *stage, output: *output, number: step.into() }))
             }
-            Source::Sibling { stage, output } => Some(Found::Node(Node { chain: own, stage: *stage, output: *output, step })),
         };
         found.unwrap_or(Found::Else(InputRef::Zeros))
     }
@@ -235,59 +290,107 @@ impl PlacedGrowth {
         self.executed_steps(chain)?.checked_sub(1)?.checked_sub(number)
     }
 
-    /// The number of a run's first row at a step, which may be beyond either end of `count` rows.
-    fn run_first(run: &Run, step: u32, count: u32) -> Option<i64> {
-        let first = run.at.number(step)?;
-        Some(if run.at.from_end { i64::from(count) - 1 - first } else { first })
-    }
-
-    /// Those rows of a step's run that are there.
-    fn piece(&self, run: &Run, step: u32) -> Option<Piece<'_>> {
-        let tensor = if let RunOf::Tensor(tensor) = run.of { Some(self.tensor(tensor)?) } else { None };
-        let count = match run.of {
-            RunOf::Tensor(_) => u32::try_from(*tensor?.shape.first()?).unwrap_or(u32::MAX),
-            RunOf::Chain { chain, .. } => self.executed_steps(chain)?,
-        };
-        let (first, every) = (Self::run_first(run, step, count)?, u64::from(run.every.max(1)));
+    /// Those rows of a step's run that are there, in pieces.
+    fn pieces<'a>(&'a self, run: &'a Run, step: u32) -> impl Iterator<Item = Piece<'a>> {
+        let every = i64::from(run.every.max(1));
+        let found = self.run(run, step);
         // Rows before the first and behind the last are left out.
-        let missing = first.min(0).unsigned_abs().div_ceil(every);
-        let number = u32::try_from(first + (missing * every).cast_signed()).ok()?;
-        let there = u64::from(count.saturating_sub(number)).div_ceil(every).min(u64::from(run.count).saturating_sub(missing));
-        let rows = u32::try_from(there).ok().filter(|rows| *rows > 0)?;
-        let first = match run.of {
-            RunOf::Tensor(_) => InputRef::Host(rows_from(tensor?, number)?),
-            RunOf::Chain { chain, stage, output } => self.node(&Node { chain, stage, output, step: number }),
-        };
-        Some(Piece { first, rows, every: run.every })
+        let missing = found.map_or(0, |(origin, first)| ((origin.least - first).max(0) + every - 1) / every);
+        let mut number = found.map_or(0, |(_, first)| first + missing * every);
+        let mut left = i64::from(run.count) - missing;
+        std::iter::from_fn(move || {
+            let (first, end) = self.stretch(found?.0, number).filter(|_| left > 0)?;
+            let rows = ((end - number + every - 1) / every).min(left);
+            (number, left) = (number + rows * every, left - rows);
+            Some(Piece { first, rows: u32::try_from(rows).ok()?, every: run.every })
+        })
     }
 
-    /// Row `row` of a step's run; none if it lies beyond either end.
-    fn run_row(&self, run: &Run, step: u32, row: u32) -> Option<InputRef<'_>> {
-        let number = |count: u32| {
-            let first = Self::run_first(run, step, count)?;
-            u32::try_from(first + i64::from(run.every) * i64::from(row)).ok().filter(|number| *number < count)
-        };
-        match run.of {
-            RunOf::Tensor(tensor) => {
-                let tensor = self.tensor(tensor)?;
-                let rows = u32::try_from(*tensor.shape.first()?).unwrap_or(u32::MAX);
-                row_of(tensor, number(rows)?).map(InputRef::Host)
+    /// Each row of a step's run, in order; of one that lies beyond either end nothing.
+    fn rows<'a>(&'a self, run: &'a Run, step: u32) -> impl Iterator<Item = Option<InputRef<'a>>> {
+        let found = self.run(run, step);
+        (0..run.count).map(move |row| {
+            let (origin, first) = found?;
+            match (self.stretch(origin, first + i64::from(run.every) * i64::from(row))?.0, run.of) {
+                (InputRef::Host(bytes), RunOf::Tensor(tensor)) => Some(InputRef::Host(bytes.get(..row_bytes(self.tensor(tensor)?)?)?)),
+                (found, _) => Some(found),
             }
+        })
+    }
+
+    /// Where rows of a run come from, and the number of the first at a step, which may be beyond either end.
+    fn run(&self, run: &Run, step: u32) -> Option<(Origin, i64)> {
+        let (origin, first) = (self.origin(run.of)?, run.at.number(step)?);
+        Some((origin, if run.at.from_end { origin.end - 1 - first } else { first }))
+    }
+
+    /// Where rows of runs come from.
+    fn origin(&self, of: RunOf) -> Option<Origin> {
+        let (end, least) = match of {
+            RunOf::Tensor(tensor) => (i64::try_from(*self.tensor(tensor)?.shape.first()?).ok()?, -self.before(tensor, rows_of)),
+            RunOf::Chain { chain, stage, .. } => (self.executed_steps(chain)?.into(), -i64::from(self.held(chain, stage)?.1.before())),
+        };
+        Some(Origin { of, least, end })
+    }
+
+    /// A row by its number, and the number of the first row behind it that does not lie where rows at equal distances from it do.
+    fn stretch(&self, Origin { of, least, end }: Origin, number: i64) -> Option<(InputRef<'_>, i64)> {
+        if number < least || number >= end {
+            return None;
+        }
+        match of {
             RunOf::Chain { chain, stage, output } => {
-                let step = number(self.executed_steps(chain)?)?;
-                Some(self.node(&Node { chain, stage, output, step }))
+                let end = match self.held(chain, stage)?.1 {
+                    held @ Retention::Ring { places, .. } => end.min(number + i64::from(places - held.place_of(number))),
+                    _ => end,
+                };
+                Some((self.node(&Node { chain, stage, output, number }), end))
+            }
+            RunOf::Tensor(tensor) => {
+                let (tensor, row) = self.reaching(tensor, number, rows_of)?;
+                let behind = rows_of(tensor) - row;
+                Some((InputRef::Host(rows_from(tensor, u32::try_from(row).ok()?)?), number + behind))
             }
         }
     }
 
-    /// The elements of a tensor from that of a step on. The port takes as many as it has.
+    /// How many rows or elements earlier tensors of the same name hold.
+    fn before(&self, tensor: u32, size: fn(&Tensor) -> i64) -> i64 {
+        self.earlier_tensors(tensor).map(size).sum()
+    }
+
+    /// The tensor that has the row or element of that number, counted from the first of that one; and its number there.
+    fn reaching(&self, tensor: u32, number: i64, size: fn(&Tensor) -> i64) -> Option<(&Tensor, i64)> {
+        let mut number = number;
+        if number >= 0 {
+            let tensor = &**self.tensor(tensor)?;
+            return (number < size(tensor)).then_some((tensor, number));
+        }
+        for earlier in self.earlier_tensors(tensor) {
+            number += size(earlier);
+            if number >= 0 {
+                return Some((earlier, number));
+            }
+        }
+        None
+    }
+
+    /// Tensors whose rows stand before a tensor's, the latest first.
+    fn earlier_tensors(&self, tensor: u32) -> impl Iterator<Item = &Tensor> {
+        let at = tensor.checked_sub(self.first_tensor).map_or(0, |at| at as usize).min(self.tensors.len());
+        let mut latest = self.tensors.get(at);
+        let same_name = self.tensors[..at].iter().rev().filter(move |earlier| latest.is_some_and(|latest| latest.name == earlier.name));
+        same_name.map_while(move |earlier| {
+            let follows = latest.is_some_and(|latest| latest.follows(earlier));
+            latest = Some(earlier);
+            follows.then_some(&**earlier)
+        })
+    }
+
+    /// The elements of a tensor from that of a step on.
     fn frame(&self, tensor: u32, at: Affine, step: u32) -> Option<InputRef<'_>> {
-        let tensor = self.tensor(tensor)?;
-        let size = tensor.datatype.size()?;
-        let first = at.number(step)?;
-        let zeros = usize::try_from(first.min(0).unsigned_abs()).ok()?.checked_mul(size)?;
-        let from = usize::try_from(first.max(0)).ok()?.checked_mul(size)?;
-        Some(InputRef::Frame { zeros, bytes: tensor.data.get(from..).unwrap_or_default() })
+        self.tensor(tensor)?;
+        Some(InputRef::Frame(Frame { growth: self, tensor, first: at.number(step)? }))
     }
 
     /// The number an index source of a chain means; from the end it counts back from the chain's own last step.
@@ -297,25 +400,22 @@ impl PlacedGrowth {
     }
 
     fn node(&self, node: &Node) -> InputRef<'_> {
-        let Node { chain, stage, output, step } = *node;
-        let found = match chain.checked_sub(self.growth.first_chain) {
-            Some(local) => self.own_stage(local as usize, stage as usize),
-            // The scheduler runs nothing that names more steps than there are; a place where nothing was written would be another request's.
-            None => self
-                .earlier(chain)
-                .filter(|earlier| step < earlier.executed())
-                .and_then(|earlier| earlier.stages.get(stage as usize))
-                .copied(),
-        };
-        let Some((first, retention, cell)) = found else { return InputRef::Zeros };
+        let Node { chain, stage, output, number } = *node;
+        // The scheduler runs nothing that names more steps than there are; a place where nothing was written would be another request's.
+        let is_there = || chain >= self.growth.first_chain || self.earlier(chain).is_some_and(|earlier| number < earlier.executed().into());
+        let Some((first, retention, cell)) = self.held(chain, stage).filter(|_| is_there()) else { return InputRef::Zeros };
         let Some(cell) = self.cells.get(cell as usize).copied() else { return InputRef::Zeros };
         debug_assert!(retention != Retention::None, "a node that is read in place is held");
-        InputRef::Slot { first, place: retention.place(step), output, cell }
+        InputRef::Slot { first, place: retention.place_of(number), output, cell }
     }
 
-    fn own_stage(&self, chain: usize, stage: usize) -> Option<(Slot, Retention, u32)> {
-        let of = self.growth.chains.get(chain)?.stages.get(stage)?;
-        Some((*self.slots.get(chain)?.get(stage)?, of.retention, of.cell))
+    /// The first slot of a stage of a chain, by its number, what is held of it, and its cell.
+    fn held(&self, chain: u32, stage: u32) -> Option<(Slot, Retention, u32)> {
+        let Some(local) = chain.checked_sub(self.growth.first_chain) else {
+            return self.earlier(chain)?.stages.get(stage as usize).copied();
+        };
+        let of = self.growth.chains.get(local as usize)?.stages.get(stage as usize)?;
+        Some((*self.slots.get(local as usize)?.get(stage as usize)?, of.retention, of.cell))
     }
 }
 
@@ -327,231 +427,17 @@ fn row(tensor: &Tensor, at: Affine, step: u32) -> Option<&[u8]> {
 }
 
 fn row_of(tensor: &Tensor, number: u32) -> Option<&[u8]> {
-    rows_from(tensor, number)?.get(..tensor.data.len().checked_div(*tensor.shape.first()?)?)
+    rows_from(tensor, number)?.get(..row_bytes(tensor)?)
 }
 
 /// A row of a tensor and all behind it.
 fn rows_from(tensor: &Tensor, number: u32) -> Option<&[u8]> {
-    let bytes = tensor.data.len().checked_div(*tensor.shape.first()?)?;
-    tensor.data.get((number as usize).checked_mul(bytes)?..)
+    tensor.data.get((number as usize).checked_mul(row_bytes(tensor)?)?..)
+}
+
+fn row_bytes(tensor: &Tensor) -> Option<usize> {
+    Some(tensor.shape.iter().skip(1).product::<usize>() * tensor.datatype.size()?)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicU32;
-
-    use cellwright_cell_graph::unfolded::{Grouping, Length, Successors, UnfoldedChain, UnfoldedInput, UnfoldedStage};
-    use cellwright_cell_graph::{UnfoldedGrowth, graph};
-
-    use super::*;
-    use crate::{EarlierChain, RequestFlags};
-
-    const EARLIER: u32 = 4;
-
-    fn chain(cell: u32, bound: u32, like: Option<u32>, retention: Retention, inputs: Vec<UnfoldedInput>) -> UnfoldedChain {
-        let stage = UnfoldedStage {
-            cell,
-            inputs,
-            depends: vec![],
-            named_producers: vec![],
-            successors: Successors::default(),
-            retention,
-            grouping: Grouping::Each,
-            delivery: vec![],
-        };
-        UnfoldedChain { stages: vec![stage], length: Length { bound, like }, sequential: false, stop: None }
-    }
-
-    /// Chain 5, which stopped after three of its eight steps, and chain 6, which follows it and has that input.
-    fn lane(input: UnfoldedInput) -> Lane {
-        let chains = vec![chain(0, 8, None, Retention::All, vec![]), chain(1, 8, Some(5), Retention::Double, vec![input])];
-        let growth = UnfoldedGrowth { first_chain: 5, chains, outputs: vec![], cancel: vec![], next: None, nodes: 16 };
-        let earlier =
-            EarlierChain { chain: EARLIER, stages: vec![(Slot(900), Retention::All, 1)], executed: ([AtomicU32::new(2)].into(), 0) };
-        let placed = PlacedGrowth {
-            growth: Arc::new(growth),
-            cells: [CellTypeId(30), CellTypeId(31)].into(),
-            slots: [vec![Slot(100)], vec![Slot(200)]].into(),
-            executed: [AtomicU32::new(3), AtomicU32::new(8)].into(),
-            earlier: vec![earlier],
-            tensors: vec![Arc::new(Tensor::from_i64("x", &[4, 2], &[0, 1, 10, 11, 20, 21, 30, 31]))],
-            first_tensor: 2,
-            flags: Arc::new(RequestFlags::default()),
-        };
-        Lane { growth: Arc::new(placed), chain: 1, stage: 0 }
-    }
-
-    fn seen(source: Source, step: u32) -> InputRef<'static> {
-        Box::leak(Box::new(lane(UnfoldedInput { source, feedback: None }))).input(0, step)
-    }
-
-    const fn at(first: i64, stride: i32, from_end: bool) -> Affine {
-        Affine { first, stride, from_end }
-    }
-
-    fn slot(first: u32, place: u32, cell: u32) -> InputRef<'static> {
-        InputRef::Slot { first: Slot(first), place, output: 1, cell: CellTypeId(cell) }
-    }
-
-    #[test]
-    fn chains_end_where_they_stopped() {
-        let steps = |chain, at| Source::Steps { chain, stage: 0, output: 1, at };
-        assert_eq!(seen(steps(5, Affine::EVERY), 2), slot(100, 2, 30));
-        assert_eq!(seen(steps(5, at(0, 1, true)), 0), slot(100, 2, 30), "the last executed step, not the last possible one");
-        assert_eq!(seen(steps(5, at(0, 1, true)), 2), slot(100, 0, 30));
-        assert_eq!(seen(steps(5, at(0, 1, true)), 3), InputRef::Zeros, "there is nothing before the first");
-        assert_eq!(seen(Source::Last { chain: 5, stage: 0, output: 1 }, 0), slot(100, 2, 30));
-        assert_eq!(seen(Source::Last { chain: 6, stage: 0, output: 1 }, 0), slot(200, 0, 31), "step 2 of a follower lies in place 0");
-        assert_eq!(seen(Source::Last { chain: EARLIER, stage: 0, output: 1 }, 0), slot(900, 1, 31));
-        assert_eq!(seen(Source::Last { chain: 3, stage: 0, output: 1 }, 0), InputRef::Zeros);
-    }
-
-    #[test]
-    fn nodes_rows_and_numbers() {
-        let of = vec![graph::Node { chain: 5, step: 1 }, graph::Node { chain: EARLIER, step: 1 }];
-        let nodes = Source::Nodes { stage: 0, output: 1, of };
-        assert_eq!(seen(nodes.clone(), 0), slot(100, 1, 30));
-        assert_eq!(seen(nodes.clone(), 1), slot(900, 1, 31));
-        assert_eq!(seen(nodes, 2), InputRef::Zeros);
-        let beyond = |step| Source::Nodes { stage: 0, output: 1, of: vec![graph::Node { chain: EARLIER, step }] };
-        assert_eq!(seen(beyond(2), 0), InputRef::Zeros, "it executed two");
-        assert_eq!(seen(Source::Steps { chain: EARLIER, stage: 0, output: 1, at: at(2, 0, false) }, 0), InputRef::Zeros);
-        let bytes = |first: i64| InputRef::Host([first.to_le_bytes(), (first + 1).to_le_bytes()].concat().leak());
-        assert_eq!(seen(Source::Rows { tensor: 2, at: at(3, -1, false) }, 1), bytes(20));
-        assert_eq!(seen(Source::Rows { tensor: 2, at: at(0, 1, true) }, 1), bytes(20));
-        assert_eq!(seen(Source::Rows { tensor: 2, at: at(4, 1, false) }, 0), InputRef::Zeros);
-        assert_eq!(seen(Source::Rows { tensor: 1, at: Affine::EVERY }, 0), InputRef::Zeros, "a tensor that was let go of");
-        assert_eq!(seen(Source::Ints(vec![7, 8]), 1), InputRef::Int(8));
-        assert_eq!(seen(Source::Index(at(5, 2, false)), 3), InputRef::Int(11));
-        assert_eq!(seen(Source::Index(at(0, 1, true)), 0), InputRef::Int(2));
-    }
-
-    #[test]
-    fn a_window_sees_rows_and_zeros_beyond_either_end() {
-        let rows = |runs: &[Run], step| match seen(Source::Window(runs.into()), step) {
-            InputRef::Window(window) => window.rows().collect::<Vec<_>>(),
-            other => panic!("{other:?}"),
-        };
-        let of = |chain| RunOf::Chain { chain, stage: 0, output: 1 };
-        let run = |of, at, every, count| Run { of, at, every, count };
-        let causal = [run(of(5), at(-1, 1, false), 1, 3)];
-        assert_eq!(rows(&causal, 0), [InputRef::Zeros, slot(100, 0, 30), slot(100, 1, 30)]);
-        assert_eq!(rows(&causal, 2), [slot(100, 1, 30), slot(100, 2, 30), InputRef::Zeros], "it executed three");
-        let wide = [run(of(5), at(-2, 0, false), 2, 2), run(of(EARLIER), at(0, 1, true), 1, 2)];
-        assert_eq!(rows(&wide, 0), [InputRef::Zeros, slot(100, 0, 30), slot(900, 1, 31), InputRef::Zeros]);
-        assert_eq!(rows(&wide, 1), [InputRef::Zeros, slot(100, 0, 30), slot(900, 0, 31), slot(900, 1, 31)]);
-        let tensor = [run(RunOf::Tensor(2), at(2, 3, false), 1, 2)];
-        let bytes = |first: i64| InputRef::Host([first.to_le_bytes(), (first + 1).to_le_bytes()].concat().leak());
-        assert_eq!(rows(&tensor, 0), [bytes(20), bytes(30)]);
-        assert_eq!(rows(&tensor, 1), [InputRef::Zeros; 2]);
-        assert_eq!(rows(&[run(RunOf::Tensor(1), Affine::EVERY, 1, 1)], 0), [InputRef::Zeros], "a tensor that was let go of");
-    }
-
-    #[test]
-    fn a_frame_begins_with_zeros_or_ends_with_the_tensor() {
-        let frame = |first, stride, step| match seen(Source::Frames { tensor: 2, at: at(first, stride, false) }, step) {
-            InputRef::Frame { zeros, bytes } => (zeros, bytes.len(), bytes.first().copied()),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(frame(-1, 3, 0), (8, 64, Some(0)));
-        assert_eq!(frame(-1, 3, 1), (0, 48, Some(10)));
-        assert_eq!(frame(7, 3, 0), (0, 8, Some(31)));
-        assert_eq!(frame(7, 3, 1), (0, 0, None));
-    }
-
-    #[test]
-    fn a_feedback_replaces_the_source_from_step_one_on() {
-        let lane = lane(UnfoldedInput { source: Source::Ints(vec![7]), feedback: Some((0, 1)) });
-        assert_eq!(lane.input(0, 0), InputRef::Int(7));
-        assert_eq!([lane.input(0, 1), lane.input(0, 2)], [slot(200, 0, 31), slot(200, 1, 31)]);
-        assert_eq!(lane.input(1, 0), InputRef::Zeros);
-    }
-
-    #[test]
-    fn a_giver_is_a_node_of_the_same_growth() {
-        // Chain 5 takes numbers, of which step 2 has 12.
-        let giver = |source: Source, feedback, step| {
-            let mut lane = lane(UnfoldedInput { source, feedback });
-            let growth = Arc::get_mut(&mut lane.growth).expect("nobody else has it");
-            let graph = Arc::get_mut(&mut growth.growth).expect("nor that");
-            graph.chains[0].stages[0].inputs = vec![UnfoldedInput { source: Source::Ints((10..18).collect()), feedback: None }];
-            lane.giver(0, step).map(|giver| {
-                let InputRef::Int(number) = giver.input else { return (giver.cell.0, giver.output, None) };
-                (giver.cell.0, giver.output, Some(number))
-            })
-        };
-        let of = |chain| vec![graph::Node { chain, step: 2 }];
-        assert_eq!(giver(Source::Nodes { stage: 0, output: 1, of: of(5) }, None, 0), Some((30, 1, Some(12))));
-        assert_eq!(giver(Source::Steps { chain: 5, stage: 0, output: 0, at: at(0, 1, false) }, None, 1), Some((30, 0, Some(11))));
-        assert_eq!(giver(Source::Last { chain: 5, stage: 0, output: 1 }, None, 0), Some((30, 1, Some(12))), "the last of three");
-        assert_eq!(giver(Source::Nodes { stage: 0, output: 1, of: of(EARLIER) }, None, 0), None, "of an earlier growth");
-        assert_eq!(giver(Source::Ints(vec![7, 8]), None, 1), None, "no node");
-        let fed_back = |step| giver(Source::Nodes { stage: 0, output: 1, of: of(5) }, Some((0, 1)), step);
-        assert_eq!(
-            [fed_back(0), fed_back(1)],
-            [Some((30, 1, Some(12))), Some((31, 1, None))],
-            "its own step before, which takes what chain 5 gives"
-        );
-    }
-
-    #[test]
-    fn spans_have_the_rows_that_are_there() {
-        let span = |of: RunOf, at: Affine, every: u32, count: u32| Source::Span([Run { of, at, every, count }].into());
-        let chain = RunOf::Chain { chain: 5, stage: 0, output: 1 };
-        let pieces = |source: Source, step: u32| match seen(source, step) {
-            InputRef::Span(span) => {
-                assert_eq!(span.rows(), span.pieces().map(|piece| piece.rows).sum::<u32>());
-                span.pieces().map(|piece| (piece.first, piece.rows, piece.every)).collect::<Vec<_>>()
-            }
-            other => panic!("{other:?}"),
-        };
-        let all = |at, count| pieces(span(chain, at, 1, count), 2);
-        assert_eq!(all(at(0, 0, false), u32::MAX), [(slot(100, 0, 30), 3, 1)], "as far as it was executed");
-        assert_eq!(all(at(-4, 1, false), 4), [(slot(100, 0, 30), 2, 1)], "rows before the first are none");
-        assert_eq!(all(at(-4, 1, false), 2), []);
-        assert_eq!(all(at(3, 0, false), u32::MAX), []);
-        assert_eq!(all(at(1, 0, true), u32::MAX), [(slot(100, 1, 30), 2, 1)]);
-        assert_eq!(
-            pieces(span(chain, at(-3, 0, false), 2, 9), 0),
-            [(slot(100, 1, 30), 1, 2)],
-            "distances count from the first row, there or not"
-        );
-        let rows = |first, every, count| pieces(span(RunOf::Tensor(2), at(first, 0, false), every, count), 0);
-        let counted = |pieces: Vec<(InputRef<'_>, u32, u32)>| {
-            pieces
-                .iter()
-                .map(|(first, rows, every)| (matches!(first, InputRef::Host(bytes) if bytes.len() % 16 == 0), *rows, *every))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(counted(rows(1, 2, u32::MAX)), [(true, 2, 2)]);
-        assert_eq!(counted(rows(-1, 1, 4)), [(true, 3, 1)]);
-    }
-
-    #[test]
-    fn what_came_with_the_request_is_given() {
-        let given = |source: Source, feedback| lane(UnfoldedInput { source, feedback }).is_given(0);
-        let of = vec![graph::Node { chain: 5, step: 1 }];
-        let given_ones = [
-            Source::Zeros,
-            Source::Literal([1].into()),
-            Source::Ints(vec![7]),
-            Source::Index(at(5, 2, false)),
-            Source::Rows { tensor: 2, at: at(0, 1, true) },
-        ];
-        for source in given_ones {
-            assert!(given(source.clone(), None), "{source:?}");
-            assert!(!given(source.clone(), Some((0, 1))), "{source:?} and then what a node gives");
-        }
-        let others = [
-            Source::Index(at(0, 1, true)),
-            Source::Steps { chain: 5, stage: 0, output: 1, at: Affine::EVERY },
-            Source::Last { chain: 5, stage: 0, output: 1 },
-            Source::Nodes { stage: 0, output: 1, of },
-            Source::Sibling { stage: 0, output: 1 },
-        ];
-        for source in others {
-            assert!(!given(source.clone(), None), "{source:?}");
-        }
-    }
-}
+mod tests;

@@ -12,13 +12,17 @@ mod model;
 mod named;
 mod next;
 mod response;
+mod series;
 mod source;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::graph::Growth;
+use crate::layout::NodeLayout;
+use crate::sharing;
 use crate::tensor::Tensor;
 use crate::unfolded::UnfoldedGrowth;
 
@@ -57,13 +61,15 @@ pub struct Unfolding {
     kept: Vec<KeptChain>,
     cancelling: Cancelling,
     tensors_from: u32,
+    /// Names of tensors that were let go.
+    gone: BTreeSet<String>,
 }
 
 impl Unfolding {
     /// A request of that model, before its first growth.
     #[must_use]
     pub fn new(model: Arc<Model>, limits: GraphLimits) -> Self {
-        Self { model, limits, chains: 0, kept: Vec::new(), cancelling: Cancelling::default(), tensors_from: 0 }
+        Self { model, limits, chains: 0, kept: Vec::new(), cancelling: Cancelling::default(), tensors_from: 0, gone: BTreeSet::new() }
     }
 
     /// The request's model.
@@ -84,7 +90,7 @@ impl Unfolding {
     /// One sentence that names the place in the growth and what is wrong. The unfolding is then as it was before.
     pub fn grow(&mut self, growth: Growth, first_tensor: u32, tensors: &[Arc<Tensor>]) -> Result<UnfoldedGrowth, GraphError> {
         let first_tensor_kept = self.tensors_from.max(first_tensor);
-        let mut draft = Draft::new(self, growth.chains.len(), growth.cancel, first_tensor, tensors)?;
+        let mut draft = Draft::new(self, &growth.chains, growth.cancel, first_tensor, tensors)?;
         for chain in growth.chains {
             draft.add_chain(chain)?;
         }
@@ -94,6 +100,11 @@ impl Unfolding {
             Some(continuation) => draft.continuation(continuation, first_tensor_kept).map(|(watch, kept)| (Some(watch), kept))?,
             None => (None, Vec::new()),
         };
+        draft.finish_series();
+        // What later growths may keep, watch or cancel shares nothing.
+        let is_alone = draft.first_chain == 0 && next.is_none();
+        let slots = |cell: u32| NodeLayout::slots_of(&self.model.cells[cell as usize]);
+        let shared = if is_alone { sharing::plan(&draft.chains, slots) } else { None };
         let unfolded = UnfoldedGrowth {
             first_chain: draft.first_chain,
             chains: draft.chains,
@@ -101,6 +112,7 @@ impl Unfolding {
             cancel: draft.cancel,
             next,
             nodes: draft.nodes,
+            shared,
         };
         self.chains = draft.next_chain;
         self.kept = kept;
@@ -108,6 +120,10 @@ impl Unfolding {
             self.cancelling.grow(&unfolded);
         }
         self.tensors_from = unfolded.next.as_ref().map_or(self.tensors_from, |watch| watch.keep_tensors_from);
+        let let_go = tensors.iter().zip(first_tensor..).take_while(|(_, number)| *number < self.tensors_from);
+        for (tensor, _) in let_go {
+            self.gone.insert(tensor.name.clone());
+        }
         Ok(unfolded)
     }
 }

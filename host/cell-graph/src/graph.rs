@@ -62,7 +62,7 @@ pub enum SpanOf {
 pub struct Span {
     /// Whose rows.
     pub of: SpanOf,
-    /// Where it begins; perhaps before row 0.
+    /// Where it begins. Below 0 stand the rows of the chain that a chain continues, or of earlier tensors of the same name.
     pub at: Affine,
     /// How far apart the rows are.
     pub every: u32,
@@ -88,7 +88,8 @@ pub enum Source {
         /// Which row.
         at: Affine,
     },
-    /// Step t takes as many elements of a request's tensor as the port has, one behind the other. Beyond the tensor's ends they are zeros.
+    /// Step t takes as many elements of a request's tensor as the port has, one behind the other. Below 0 stand the elements of earlier tensors of that name.
+    /// Beyond both ends they are zeros.
     Frames {
         /// Which tensor, counted over the whole request.
         tensor: u32,
@@ -119,13 +120,6 @@ pub enum Source {
         stage: u32,
         /// Which of its outputs.
         output: u32,
-    },
-    /// The step of `of` whose number is the integer in this stage's own input `by`.
-    Pick {
-        /// Whose.
-        of: OutputRef,
-        /// Which input holds the number.
-        by: u32,
     },
     /// Rows one behind the other. The first extent of a dense port is their number, and it has at least one more.
     Many(Vec<Span>),
@@ -158,6 +152,15 @@ pub enum Extent {
     Like(u32),
 }
 
+/// Chains of several growths, of which each goes on where the one before ended. Their rows lie behind one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Series {
+    /// The first. So many of the newest rows of all of them are held.
+    Begins(u32),
+    /// It continues that kept chain, which runs the same cells. Rows before its own have numbers below 0.
+    Continues(u32),
+}
+
 /// `length` steps, each of which runs its stages in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
@@ -169,6 +172,8 @@ pub struct Chain {
     pub feedback: Vec<Feedback>,
     /// A BOOL output `(stage, output)`: the step in which it is true is the last.
     pub stop: Option<(u32, u32)>,
+    /// Its place in a series.
+    pub series: Option<Series>,
 }
 
 /// What a response tensor is made of.

@@ -16,6 +16,13 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// Whether its rows may stand behind those of another tensor: an earlier one of the same name, with rows like its own.
+    #[must_use]
+    pub fn follows(&self, before: &Self) -> bool {
+        let is_alike = self.shape.len() == before.shape.len() && self.shape.iter().skip(1).eq(before.shape.iter().skip(1));
+        self.name == before.name && self.datatype == before.datatype && is_alike && !self.shape.is_empty()
+    }
+
     /// A tensor of 32-bit floats.
     #[must_use]
     pub fn from_f32(name: &str, shape: &[usize], values: &[f32]) -> Self {

@@ -3,6 +3,8 @@
 //!
 //! Within a growth dependencies are known step by step. A reference to a chain of an earlier growth waits for that chain's end.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Affine, Node, Pace};
@@ -28,6 +30,15 @@ pub enum Retention {
     Double,
     /// Any step may be read: a place for each.
     All,
+    /// The newest rows of a series of chains may be read, of growths before and after this one. Their places lie in a ring.
+    Ring {
+        /// How many rows are held.
+        places: u32,
+        /// The place of step 0.
+        first: u32,
+        /// Rows before step 0 that are held.
+        before: u32,
+    },
 }
 
 impl Retention {
@@ -38,6 +49,7 @@ impl Retention {
             Self::None => 0,
             Self::Double => 2,
             Self::All => bound,
+            Self::Ring { places, .. } => places,
         }
     }
 
@@ -48,7 +60,37 @@ impl Retention {
             Self::None => 0,
             Self::Double => step & 1,
             Self::All => step,
+            Self::Ring { places, first, .. } => ((first as u64 + step as u64) % places as u64) as u32,
         }
+    }
+
+    /// Rows before step 0 that are held, and may be read with numbers below 0.
+    #[must_use]
+    pub const fn before(self) -> u32 {
+        if let Self::Ring { before, .. } = self { before } else { 0 }
+    }
+
+    /// The place of such a row, or of a step.
+    #[must_use]
+    pub fn place_of(self, number: i64) -> u32 {
+        match (self, u32::try_from(number)) {
+            (_, Ok(step)) => self.place(step),
+            (Self::Ring { places, first, .. }, Err(_)) => (i64::from(first) + number).rem_euclid(i64::from(places)) as u32,
+            (_, Err(_)) => 0,
+        }
+    }
+
+    /// Of so many places those that steps are the first of their request to write.
+    #[must_use]
+    pub fn first_written(self, bound: u32, steps: Range<u32>) -> Range<u32> {
+        let from = match self {
+            // Each place of a ring is written once before one is written again.
+            Self::Ring { places, first, before } if first == before && before < places => first,
+            Self::Ring { .. } => return 0..0,
+            _ => 0,
+        };
+        let [start, end] = [steps.start, steps.end].map(|step| from.saturating_add(step).min(self.places(bound)));
+        start..end
     }
 }
 
@@ -153,8 +195,9 @@ pub const SPAN_ROWS_MAX: u32 = 1 << 16;
 /// Elements that a node may hold of its spans and of what is computed for each of their rows, at most.
 pub const SPAN_ELEMENTS_MAX: u64 = 1 << 24;
 
-/// Rows of one origin. Step t takes `count` rows: `at(t)`, `at(t) + every` and so on. Rows beyond
-/// either end are zeros for an input of a fixed number of rows, and none for a ragged one.
+/// Rows of one origin. Step t takes `count` rows: `at(t)`, `at(t) + every` and so on. Below 0 stand rows of the
+/// chain that a chain continues, or of earlier tensors of the same name. Rows beyond either end are
+/// zeros for an input of a fixed number of rows, and none for a ragged one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Run {
@@ -162,6 +205,18 @@ pub struct Run {
     pub at: Affine,
     pub every: u32,
     pub count: u32,
+}
+
+impl Run {
+    /// How many rows it has at a step, where rows from `least` to before `end` are there.
+    #[must_use]
+    pub fn rows(&self, step: u32, (least, end): (i64, i64)) -> u64 {
+        let Some(first) = self.at.number(step) else { return 0 };
+        let (first, every) = (if self.at.from_end { end - 1 - first } else { first }, i64::from(self.every.max(1)));
+        let missing = ((least - first).max(0) + every - 1) / every;
+        let there = (end - (first + missing * every)).max(0);
+        ((there + every - 1) / every).min(i64::from(self.count) - missing).max(0).unsigned_abs()
+    }
 }
 
 /// Whose rows a [`Run`] is.
@@ -262,6 +317,8 @@ pub struct UnfoldedChain {
     pub sequential: bool,
     /// `(stage, output)`: the step in which this BOOL is true is the last.
     pub stop: Option<(u32, u32)>,
+    /// The chain of an earlier growth that it continues. The two share the places of stages with [`Retention::Ring`].
+    pub continues: Option<u32>,
 }
 
 impl UnfoldedChain {
@@ -322,6 +379,19 @@ pub struct UnfoldedGrowth {
     pub next: Option<Watch>,
     /// Expanded nodes (at most).
     pub nodes: u64,
+    /// Where its stages lie, if some share their slots: of a request that has no other growth.
+    pub shared: Option<Box<SharedSlots>>,
+}
+
+/// Where the stages of a growth lie, of which some share their slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedSlots {
+    /// Of each stage, chain by chain, its first slot.
+    pub first: Box<[u32]>,
+    /// Slots of all of them.
+    pub slots: u32,
+    /// Slots that they would have if none shared any.
+    pub unshared: u32,
 }
 
 impl UnfoldedGrowth {
@@ -332,7 +402,8 @@ impl UnfoldedGrowth {
         let listed = |response: &UnfoldedResponse| if let ResponseFrom::Listed(of) = &response.from { size_of_val(&of[..]) } else { 0 };
         let outputs = size_of_val(&self.outputs[..]) + self.outputs.iter().map(listed).sum::<usize>();
         let watch = |watch: &Watch| size_of_val(&watch.outputs[..]) + size_of_val(&watch.keep[..]) + watch.state.len();
-        (chains + outputs + size_of_val(&self.cancel[..]) + self.next.as_ref().map_or(0, watch)) as u64
+        let shared = self.shared.as_ref().map_or(0, |shared| size_of::<SharedSlots>() + size_of_val(&shared.first[..]));
+        (chains + outputs + size_of_val(&self.cancel[..]) + self.next.as_ref().map_or(0, watch) + shared) as u64
     }
 }
 

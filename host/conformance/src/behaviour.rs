@@ -349,19 +349,26 @@ fn growths_refer_to_earlier_ones(make: &mut Make<'_>) {
     // In pieces, and as one chain whose rows are all the pieces' rows.
     let mut driver = Driver::new(make(), &model.cells);
     let placed = run(&mut driver, &mut Rng::new(1));
-    let rows: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.tensors[0].data.clone()).collect();
-    let steps: usize = chunks.iter().map(|chunk| chunk.tensors[0].shape[0]).sum();
-    let mut whole = (*chunks[0].tensors[0]).clone();
+    let own = |chunk: &generate::Chunk| chunk.tensors[chunk.tensors.len() - 2].clone();
+    let rows: Vec<u8> = chunks.iter().flat_map(|chunk| own(chunk).data.clone()).collect();
+    let steps: usize = chunks.iter().map(|chunk| own(chunk).shape[0]).sum();
+    let mut whole = (*own(&chunks[0])).clone();
     (whole.data, whole.shape[0]) = (rows, steps);
-    let mut chain = placed[0].growth.growth.chains[0].clone();
-    chain.length.bound = steps as u32;
+    let mut chains = placed[0].growth.growth.chains.clone();
+    for chain in &mut chains {
+        chain.length.bound = steps as u32;
+        chain.stages[0].retention = Retention::All;
+    }
     let tensors = [Arc::new(whole), chunks[0].tensors[1].clone()];
-    let one = driver.place(Arc::new(growth_of(vec![chain])), &tensors, 0, &[]);
+    let one = driver.place(Arc::new(growth_of(chains)), &tensors, 0, &[]);
     driver.run_all(std::slice::from_ref(&one), &mut Rng::new(2), 1);
     let mut number = 0;
     for piece in &placed {
         for step in 0..piece.growth.growth.chains[0].length.bound {
-            assert_eq!(driver.floats(piece.lanes[0][0], 0, step), driver.floats(one.lanes[0][0], 0, number), "step {number} of a session");
+            for (chain, of) in ["state", "window"].into_iter().enumerate() {
+                let [piece, one] = [(piece, step), (&one, number)].map(|(placed, step)| driver.floats(placed.lanes[chain][0], 0, step));
+                assert_eq!(piece, one, "{of} of step {number} of a session");
+            }
             number += 1;
         }
     }

@@ -78,13 +78,22 @@ impl Driver {
 
     /// Gives a request's growth its place. `earlier` are the request's growths before it.
     pub fn place(&mut self, growth: Arc<UnfoldedGrowth>, tensors: &[Arc<Tensor>], first_tensor: u32, earlier: &[Placed]) -> Placed {
-        let place = |driver: &mut Self, chain: &UnfoldedChain, stage: &UnfoldedStage| {
+        // Stages of a series share their slots.
+        let continued = |chain: u32, stage: usize| {
+            let of = earlier.iter().rfind(|placed| placed.growth.growth.first_chain <= chain).expect("an earlier chain");
+            of.growth.slots[(chain - of.growth.growth.first_chain) as usize][stage]
+        };
+        let place = |driver: &mut Self, chain: &UnfoldedChain, (number, stage): (usize, &UnfoldedStage)| {
             let count = stage.retention.places(chain.length.bound) * driver.layouts[stage.cell as usize].slots;
-            if count == 0 { NOWHERE } else { driver.slots(count) }
+            match chain.continues.filter(|_| matches!(stage.retention, Retention::Ring { .. })) {
+                Some(chain) => continued(chain, number),
+                None if count == 0 => NOWHERE,
+                None => driver.slots(count),
+            }
         };
         let mut slots = Vec::new();
         for chain in &growth.chains {
-            slots.extend(chain.stages.iter().map(|stage| place(self, chain, stage)));
+            slots.extend(chain.stages.iter().enumerate().map(|stage| place(self, chain, stage)));
         }
         let slots = FirstSlots::new(&growth, slots);
         let placed = Arc::new(PlacedGrowth {
@@ -265,14 +274,14 @@ pub fn independent(cell: u32, outputs: usize, sources: Vec<Source>, steps: u32) 
         grouping: Grouping::Each,
         delivery: vec![Delivery::All; outputs],
     };
-    UnfoldedChain { stages: vec![stage], length: Length { bound: steps, like: None }, sequential: false, stop: None }
+    UnfoldedChain { stages: vec![stage], length: Length { bound: steps, like: None }, sequential: false, stop: None, continues: None }
 }
 
 /// A growth of those chains.
 #[must_use]
 pub fn growth_of(chains: Vec<UnfoldedChain>) -> UnfoldedGrowth {
     let nodes = chains.iter().map(|chain| u64::from(chain.length.bound) * chain.stages.len() as u64).sum();
-    UnfoldedGrowth { first_chain: 0, chains, outputs: Vec::new(), cancel: Vec::new(), next: None, nodes }
+    UnfoldedGrowth { first_chain: 0, chains, outputs: Vec::new(), cancel: Vec::new(), next: None, nodes, shared: None }
 }
 
 /// The same growth with every output of every step delivered.

@@ -144,7 +144,8 @@ fn recurrent(make: &mut Make<'_>, family: &str, at: At) {
             inputs.push(literal(&data[sequence * hidden..][..hidden]));
         }
         let stages = vec![Stage { cell: 0, inputs }];
-        let chain = Chain { stages, length: Extent::Fixed(steps as u32), feedback: feedback(states.len() as u32, 1), stop: None };
+        let chain =
+            Chain { stages, length: Extent::Fixed(steps as u32), feedback: feedback(states.len() as u32, 1), stop: None, series: None };
         requests.push(place(&mut driver, &model, vec![chain], &[vectors.sequence("x", sequence, steps)]));
     }
     driver.run_all(&requests, &mut cellwright_cell_graph::generate::Rng::new(7), batch);
@@ -195,6 +196,7 @@ fn stacked_bilstm(make: &mut Make<'_>, at: At) {
                 length: Extent::Fixed(steps as u32),
                 feedback: feedback(2, first_state),
                 stop: None,
+                series: None,
             }
         };
         let below = |chain, at| Source::Steps { of: OutputRef { chain, stage: 0, output: 0 }, at };
@@ -241,12 +243,14 @@ fn tree(make: &mut Make<'_>, at: At) {
         length: Extent::Fixed(tokens.len() as u32),
         feedback: vec![],
         stop: None,
+        series: None,
     };
     let inner = Chain {
         stages: vec![Stage { cell: 1, inputs: vec![child(0, 0), child(0, 1), child(1, 0), child(1, 1)] }],
         length: Extent::Fixed(children.len() as u32),
         feedback: vec![],
         stop: None,
+        series: None,
     };
     let request = place(&mut driver, &model, vec![leaves, inner], &[Arc::new(Tensor::from_f32("x", &[1, 1], &[0.0]))]);
     driver.run_all(std::slice::from_ref(&request), &mut cellwright_cell_graph::generate::Rng::new(13), 4);
@@ -271,6 +275,7 @@ fn projection(make: &mut Make<'_>, at: At) {
         length: Extent::Fixed(tokens.len() as u32),
         feedback: vec![],
         stop: None,
+        series: None,
     };
     let request = place(&mut driver, &model, vec![chain], &[Arc::new(Tensor::from_f32("x", &[1, 1], &[0.0]))]);
     let lane = request.lanes[0][0];

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use cellwright_backend::{PlacedGrowth, SLOT_BYTES};
 use cellwright_scheduler::DomainId;
 
 /// Batch sizes are counted by powers of two up to this exponent; larger ones are counted with the last.
@@ -71,6 +72,8 @@ pub struct ModelCounters {
     /// Tasks handed over that have rows of it, a task of several steps counted for each, by batch size as in [`CellCounters::batches`]. Rows of other
     /// models count to the size.
     pub batches: [AtomicU64; BATCH_EXPONENT_MAX + 1],
+    /// Bytes of memory of requests that ended, as in [`RequestMemory`].
+    memory: [AtomicU64; 3],
     /// Counters of the caller's to which the device time is added too.
     pub(crate) charged: Vec<Arc<AtomicU64>>,
 }
@@ -81,6 +84,42 @@ pub struct ModelCounters {
 pub struct ModelCounts {
     pub device_ns: u64,
     pub batches: [u64; BATCH_EXPONENT_MAX + 1],
+    pub memory: RequestMemory,
+}
+
+/// Bytes of devices' memory of requests that have one growth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestMemory {
+    /// Reserved for them.
+    pub reserved: u64,
+    /// What that would be if none of their stages shared any.
+    pub unshared: u64,
+    /// Bytes of what they computed, each time that memory was written counted.
+    pub used: u64,
+}
+
+impl RequestMemory {
+    /// Of a request that has ended; its cells' nodes have so many slots.
+    pub(crate) fn of(placed: &PlacedGrowth, node_slots: impl Fn(u32) -> u32) -> Self {
+        let mut slots = [0_u64; 2];
+        for (number, chain) in (placed.growth.first_chain..).zip(&placed.growth.chains) {
+            let executed = placed.executed_steps(number).unwrap_or_default();
+            for stage in &chain.stages {
+                let places = stage.retention.places(chain.length.bound);
+                for (slots, places) in slots.iter_mut().zip([places, places.min(executed)]) {
+                    *slots += u64::from(places) * u64::from(node_slots(stage.cell));
+                }
+            }
+        }
+        let [unshared, used] = slots.map(|slots| slots * SLOT_BYTES as u64);
+        let reserved = placed.growth.shared.as_ref().map_or(unshared, |shared| u64::from(shared.slots) * SLOT_BYTES as u64);
+        Self { reserved, unshared, used }
+    }
+
+    fn with(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        let reserved = of(self.reserved, other.reserved);
+        Self { reserved, unshared: of(self.unshared, other.unshared), used: of(self.used, other.used) }
+    }
 }
 
 impl ModelCounters {
@@ -95,6 +134,13 @@ impl ModelCounters {
         }
     }
 
+    /// A request has ended that had so much memory.
+    pub(crate) fn held(&self, RequestMemory { reserved, unshared, used }: RequestMemory) {
+        for (counter, bytes) in self.memory.iter().zip([reserved, unshared, used]) {
+            counter.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn launched(&self, rows: usize, steps: u32) {
         self.batches[exponent(rows)].fetch_add(u64::from(steps), Ordering::Relaxed);
     }
@@ -103,14 +149,15 @@ impl ModelCounters {
     #[must_use]
     pub fn counts(&self) -> ModelCounts {
         let batches = std::array::from_fn(|exponent| self.batches[exponent].load(Ordering::Relaxed));
-        ModelCounts { device_ns: self.device_ns.load(Ordering::Relaxed), batches }
+        let [reserved, unshared, used] = self.memory.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
+        ModelCounts { device_ns: self.device_ns.load(Ordering::Relaxed), batches, memory: RequestMemory { reserved, unshared, used } }
     }
 }
 
 impl ModelCounts {
     fn with(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
         let batches = std::array::from_fn(|exponent| of(self.batches[exponent], other.batches[exponent]));
-        Self { device_ns: of(self.device_ns, other.device_ns), batches }
+        Self { device_ns: of(self.device_ns, other.device_ns), batches, memory: self.memory.with(other.memory, of) }
     }
 
     /// What has come to it since then.

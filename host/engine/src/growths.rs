@@ -150,6 +150,11 @@ impl Growths {
         self.at(self.position(number)?)
     }
 
+    /// The place of the only growth there ever was.
+    pub(crate) fn only(&self) -> Option<&Arc<PlacedGrowth>> {
+        self.oldest.as_ref().filter(|_| self.more.is_none())?.placed()
+    }
+
     /// The place of a growth that has one.
     pub(crate) fn placed(&self, number: u32) -> Option<&Arc<PlacedGrowth>> {
         self.get(number)?.placed()

@@ -38,9 +38,9 @@ impl LaneEntry {
     /// A node is zeroed by the task that computes it and by no other, because other workers may compute other nodes of the lane meanwhile.
     pub(crate) fn scrub(&self, step: u32, steps: u32, node_slots: u32) -> Option<(Slot, u32)> {
         let retention = self.lane.stage().retention;
-        let end = step.saturating_add(steps).min(retention.places(self.lane.chain().length.bound));
-        let first = self.lane.slot().0.checked_add(step.checked_mul(node_slots)?)?;
-        let count = end.checked_sub(step).filter(|places| *places > 0)?.checked_mul(node_slots)?;
+        let places = retention.first_written(self.lane.chain().length.bound, step..step.saturating_add(steps));
+        let first = self.lane.slot().0.checked_add(places.start.checked_mul(node_slots)?)?;
+        let count = places.end.checked_sub(places.start).filter(|places| *places > 0)?.checked_mul(node_slots)?;
         self.scrub.then_some((Slot(first), count))
     }
 }

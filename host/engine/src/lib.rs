@@ -25,7 +25,9 @@ mod worker;
 pub use calibration::{BatchLimits, Calibration};
 pub use cellwright_scheduler::{Lazy, Parts, PolicyKind, PolicyNameError};
 pub use engine::{Canceller, ClosedModel, Engine, Handle, ModelError, RequestTensors, StartError, SubmitError, Urgency};
-pub use figures::{CellCounters, Counters, DomainSnapshot, ModelCounters, ModelCounts, RequestTimes, Snapshot, WorkerSnapshot};
+pub use figures::{
+    CellCounters, Counters, DomainSnapshot, ModelCounters, ModelCounts, RequestMemory, RequestTimes, Snapshot, WorkerSnapshot,
+};
 pub use model::{CellOverride, LoadedCell, LoadedModel, ModelSpec, TableCounts, Tables};
 pub use options::{EngineOptions, SLICE_NS};
 pub use sink::{RequestFailure, Sink, Value};

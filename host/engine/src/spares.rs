@@ -25,7 +25,15 @@ pub(crate) struct Spares {
 
 impl Default for Spares {
     fn default() -> Self {
-        let nothing = UnfoldedGrowth { first_chain: 0, chains: Vec::new(), outputs: Vec::new(), cancel: Vec::new(), next: None, nodes: 0 };
+        let nothing = UnfoldedGrowth {
+            first_chain: 0,
+            chains: Vec::new(),
+            outputs: Vec::new(),
+            cancel: Vec::new(),
+            next: None,
+            nodes: 0,
+            shared: None,
+        };
         Self { lanes: Vec::new(), nothing: Arc::new(nothing) }
     }
 }

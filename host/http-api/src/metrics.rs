@@ -246,6 +246,16 @@ const OF_MODELS: &[OfModel] = &[
     ("cellwright_replayed", "counter", "Requests that restarted because their worker was lost", |model| model.calls.replayed),
     ("cellwright_cancelled", "counter", "Calls whose client left", |model| model.calls.cancelled),
     ("cellwright_expired", "counter", "Calls whose timeout passed", |model| model.calls.expired),
+    (
+        "cellwright_request_bytes_reserved",
+        "counter",
+        "Bytes of devices' memory that requests reserved, of those that did not grow",
+        |model| model.device.memory.reserved,
+    ),
+    ("cellwright_request_bytes_unshared", "counter", "What these would have been if stages had shared none", |model| {
+        model.device.memory.unshared
+    }),
+    ("cellwright_request_bytes_used", "counter", "Bytes of what these requests computed", |model| model.device.memory.used),
     ("cellwright_device_ns", "counter", "Device time of calls' cells, nanoseconds", |model| model.device.device_ns),
 ];
 

@@ -22,7 +22,7 @@ pub use writer::Recorder;
 /// How a file begins.
 const MARK: &[u8; 20] = b"cellwright recording";
 /// The format's number.
-const FORMAT: u32 = 6;
+const FORMAT: u32 = 7;
 /// Bytes of a frame's body, at most: more than the largest graph takes.
 const FRAME_BYTES_MAX: usize = 256 << 20;
 

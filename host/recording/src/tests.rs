@@ -37,7 +37,7 @@ fn what_is_no_recording_is_told_so() {
     std::fs::write(&path, "cellwright, but nothing recorded").unwrap();
     assert!(problem(Recording::open(&path)).starts_with("this is not a recording"));
     let mut other = MARK.to_vec();
-    other.extend(7_u32.to_le_bytes());
+    other.extend(8_u32.to_le_bytes());
     std::fs::write(&path, &other).unwrap();
-    assert_eq!(problem(Recording::open(&path)), "it has format 7, and this program reads 6");
+    assert_eq!(problem(Recording::open(&path)), "it has format 8, and this program reads 7");
 }

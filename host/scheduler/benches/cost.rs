@@ -44,6 +44,7 @@ fn info(model: u32, tenant: u32, limits: [u32; 4]) -> ModelInfo {
         cost: CostTable::unknown(),
         fill_first: false,
         steps_together: false,
+        spans: None,
     };
     let (model, tenant, class) = (ModelId(model), TenantId(tenant), NumericClass(0));
     ModelInfo { model, tenant, weight: 1, class, policy: None, cells: (0..4).map(cell).collect(), growth_slots: None }

@@ -26,6 +26,15 @@ impl BatchSizes {
     }
 }
 
+/// How many rows of spans tasks of a cell type may read: they take as long as rows of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanLimit {
+    /// Rows that each span had in the batches whose times [`CellInfo::cost`] has.
+    pub rows: u32,
+    /// The largest of those batches that took no longer than a task may.
+    pub batch: u32,
+}
+
 /// A cell of a model, as the scheduler sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellInfo {
@@ -39,6 +48,8 @@ pub struct CellInfo {
     pub batch: BatchSizes,
     /// Device time of its tasks, for policies that ask.
     pub cost: CostTable,
+    /// Of a cell with ragged inputs, how many rows of spans a task may read.
+    pub spans: Option<SpanLimit>,
     /// Under cellular and adaptive batching: whether a worker's batch is to be full before another
     /// worker of the same memory begins one, with half a batch at least. Where workers lend each
     /// other their threads, few rows are done sooner as one batch if reading weights is most of the

@@ -22,7 +22,7 @@ pub use self::core::slices::PAUSED_MAX;
 pub use command::{Commands, Failure, Launch, Move, Placement, Refusal, Row, Slice};
 pub use config::{Config, Release};
 pub use cost::{CostError, CostTable, Knot};
-pub use event::{BatchSizes, CellInfo, Event, ModelInfo, Submission};
+pub use event::{BatchSizes, CellInfo, Event, ModelInfo, SpanLimit, Submission};
 pub use id::{CellTypeId, DomainId, LaneId, ModelId, NumericClass, RequestId, Slot, TaskSeq, TenantId, Time, WorkerId};
 pub use parts::Parts;
 pub use policy::{Fault, Graph, Lazy, LengthAware, Merge, PolicyKind, PolicyNameError, Stages, Takes};

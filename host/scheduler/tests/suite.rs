@@ -9,6 +9,7 @@ mod suite {
     pub(crate) mod model;
     pub(crate) mod oracle;
     pub(crate) mod places;
+    pub(crate) mod sharing;
     pub(crate) mod simulation;
     mod slices;
     pub(crate) mod timelines;

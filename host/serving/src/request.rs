@@ -337,6 +337,7 @@ impl Active {
         plugin.follow(&growth);
         let mut front = lock(&self.front);
         front.closed = growth.next.is_none();
+        front.growing += 1;
         front.outputs.hold(&growth).and_then(|()| front.outputs.grow(&growth)).map_err(|no_room| too_large(&self.model, no_room))?;
         if front.told_over && front.outputs.waits_for_input() {
             return Err(InferError::Waits { plugin: self.model.plugin_name().to_owned() });

@@ -166,6 +166,7 @@ impl Workload {
             fill_first: false,
             steps_together: false,
             batch: BatchSizes { min: 1, quantum: 1, max: batch_max.get(position).or(batch_max.last()).copied().unwrap_or(64).max(1) },
+            spans: None,
         });
         let cells = cells.collect();
         ModelInfo { model: ids.model, tenant: ids.tenant, weight: 1, class: NumericClass(0), policy: None, cells, growth_slots: None }

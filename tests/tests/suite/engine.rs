@@ -10,6 +10,7 @@ mod losses;
 mod measured;
 mod moves;
 mod sessions;
+mod sharing;
 mod turns;
 mod values;
 

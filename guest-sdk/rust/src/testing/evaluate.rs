@@ -155,7 +155,6 @@ impl Run<'_> {
                 let rows: Vec<Array> = spans.iter().flat_map(|span| self.span(*span, step, &shape[1..])).collect();
                 Array::stack(&rows)
             }
-            Source::Pick(_) => panic!("picks are not evaluated here"),
         }
     }
 }
@@ -182,7 +181,7 @@ impl Run<'_> {
     fn datatype(&self, source: &Source, port: &Port) -> Datatype {
         let of = |of: &OutputRef| self.port(&self.growth.chains[of.chain as usize], of.stage, of.output).datatype;
         match source {
-            Source::Zeros | Source::Pick(_) => port.datatype,
+            Source::Zeros => port.datatype,
             Source::Many(spans) => match spans.first().map(|span| span.of) {
                 Some(SpanOf::Chain(output)) => of(&output),
                 Some(SpanOf::Tensor(tensor)) => self.request.datatype(tensor),

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cellwright_backend::{CellTypeId, DeviceLost};
+use cellwright_backend::{CellTypeId, DeviceLost, TIMED_SPAN_ROWS};
 
 use super::ahead::Nodes;
 use super::{CpuWorker, Shares, transfer};
@@ -26,8 +26,6 @@ const TIMED_RUNS: usize = 15;
 const TIMED_BUDGET: Duration = Duration::from_millis(30);
 /// How many times as long as it may take a batch takes at most while a table fills.
 const FILLING: u32 = 5;
-/// Rows of each span, of a cell with ragged inputs.
-const SPAN_ROWS: usize = 64;
 /// Half of the edges of a binary tree lead to leaves.
 const LOOKED_UP: usize = 2;
 
@@ -62,7 +60,7 @@ impl CpuWorker {
                 self.ahead.run_parts_on_zeros(parts, computed, &mut self.team);
             }
             if let Some(spans) = loaded.plan.spans() {
-                self.ahead.run_spans(spans, &mut Nodes::Zeros(rows, SPAN_ROWS), &mut self.team, &mut Clock::start(None));
+                self.ahead.run_spans(spans, &mut Nodes::Zeros(rows, TIMED_SPAN_ROWS as usize), &mut self.team, &mut Clock::start(None));
             }
             for part in (0..rows).step_by(part_rows) {
                 let memory = memory.running(loaded.backwards.fetch_not(Ordering::Relaxed));

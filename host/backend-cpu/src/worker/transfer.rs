@@ -129,14 +129,7 @@ impl Transfer<'_> {
                 Some(bytes) => unsafe { put(bytes, input, self.memory, row) },
                 None => zero(input, self.memory, row),
             },
-            InputRef::Frame { zeros, bytes } => assemble(input, self.memory, row, |into| {
-                let (front, rest) = into.split_at_mut(zeros.min(into.len()));
-                let bytes = &bytes[..bytes.len().min(rest.len())];
-                let (own, behind) = rest.split_at_mut(bytes.len());
-                front.fill(0);
-                own.copy_from_slice(bytes);
-                behind.fill(0);
-            }),
+            InputRef::Frame(frame) => assemble(input, self.memory, row, |into| frame.copy_to(into)),
             InputRef::Window(window) => assemble(input, self.memory, row, |into| {
                 let size = into.len() / window.count().max(1);
                 for (own, from) in into.chunks_exact_mut(size.max(1)).zip(window.rows()) {

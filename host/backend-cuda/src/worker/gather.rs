@@ -315,7 +315,7 @@ impl CudaWorker {
             });
         }
         if counts.len() > 1 {
-            let lanes = rows.iter().map(|row| (row.position, seats.of(row.lane).retention));
+            let lanes = rows.iter().map(|row| (row.position, seats.of(row.lane).held));
             together::link(entries.values, lanes);
             debug_assert!(entries.values[begins..].iter().all(|entry| entry.before != NOWHERE), "a lane whose first step is a later one");
         }

@@ -8,7 +8,7 @@ use super::joined::{Arena, Whose};
 use super::lanes::Seats;
 use super::resident::Resident;
 use super::ring::{List, Pen};
-use super::seat::{At, INPUTS};
+use super::seat::{At, Held, INPUTS};
 use super::together::Selected;
 use crate::abi::{NOWHERE, PIECES, RowEntry};
 use crate::driver::DeviceAddress;
@@ -44,14 +44,15 @@ pub(super) fn write_entries(
     for (row, entry) in rows.iter().zip(entries) {
         let (seat, step) = (seats.of(row.lane), row.step);
         seat.expect(step);
-        let node = match seat.retention {
-            Retention::None => 0,
-            // Its slots are in the arena, as those of a growth are.
-            retention => {
-                let slot = u64::from(seat.slot.0) + u64::from(retention.place(step)) * u64::from(node_slots);
-                arena.plus(slot as usize * SLOT_BYTES).0
-            }
+        let place = match seat.held {
+            Held::Nothing => None,
+            Held::Double => Some(Retention::Double.place(step)),
+            Held::All => Some(step),
+            Held::Ring => Some(seats.whose(row.lane).lane.stage().retention.place(step)),
         };
+        // Its slots are in the arena, as those of a growth are.
+        let slot = |place: u32| u64::from(seat.slot.0) + u64::from(place) * u64::from(node_slots);
+        let node = place.map_or(0, |place| arena.plus(slot(place) as usize * SLOT_BYTES).0);
         *entry = RowEntry { node, step, ..ALONE };
         if seat.may_stop || row.brings {
             told |= own;
@@ -163,11 +164,9 @@ impl Inputs<'_> {
             // No cell with a ragged input was loaded.
             InputRef::Host(_) | InputRef::Span(_) => unlike(),
             InputRef::Zeros => 0,
-            InputRef::Frame { zeros, bytes: given } => {
+            InputRef::Frame(frame) => {
                 let (row, address) = pen.zeros(bytes);
-                let own = &mut row[zeros.min(bytes)..];
-                let given = &given[..given.len().min(own.len())];
-                own[..given.len()].copy_from_slice(given);
+                frame.copy_to(row);
                 address
             }
             InputRef::Window(window) => self.window(window, bytes, pen),
@@ -236,7 +235,7 @@ mod tests {
         let seats: [Seat; BLOCK] = std::array::from_fn(|lane| Seat {
             bound: 5,
             slot: Slot(100 * lane as u32),
-            retention: retentions[lane % 3],
+            held: Held::of(retentions[lane % 3]),
             brings: [Brings::Never, Brings::AtItsBound, Brings::Perhaps, Brings::AtItsBound][lane % 4],
             may_stop: lane % 7 == 0,
             ..Seat::EMPTY

@@ -21,7 +21,7 @@ use cellwright_cell_graph::unfolded::{Delivery, Source, UnfoldedInput};
 use super::cost::hosted_in_pieces;
 use super::given::{Given, row_bytes};
 use super::resident::Resident;
-use super::seat::{Brings, INPUTS, Known, Places, Seat};
+use super::seat::{Brings, Held, INPUTS, Known, Places, Seat};
 use super::together;
 use super::words::Word;
 use crate::driver::DeviceAddress;
@@ -166,7 +166,7 @@ impl Joined {
             slot: lane.slot(),
             hosted: of_others,
             brings,
-            retention: stage.retention,
+            held: Held::of(stage.retention),
             may_stop: words.is_some(),
             goes_together: resident.is_some_and(|resident| together::goes_together(&lane, resident)),
         };
@@ -234,7 +234,7 @@ fn known(lane: &Lane, (input, rows, bytes): (&UnfoldedInput, Option<Rows<'_>>, O
     (bytes? as usize == size).then_some(Known::Carried {
         first: arena.address.plus(first.index() * SLOT_BYTES + offset),
         stride: u32::try_from(stride).ok()?,
-        places: Places::of(of.retention),
+        places: Places::of(of.retention)?,
         begins_with_zeros: input.source == Source::Zeros,
     })
 }

@@ -35,13 +35,36 @@ pub(super) enum Known {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places(i8);
 
-impl Places {
+/// What is held of a lane: [`Retention`] in a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    Nothing,
+    Double,
+    All,
+    /// Places in a ring: the graph is asked.
+    Ring,
+}
+
+impl Held {
     pub(super) const fn of(retention: Retention) -> Self {
-        Self(match retention {
+        match retention {
+            Retention::None => Self::Nothing,
+            Retention::Double => Self::Double,
+            Retention::All => Self::All,
+            Retention::Ring { .. } => Self::Ring,
+        }
+    }
+}
+
+impl Places {
+    /// None, if it takes more than that to say it.
+    pub(super) const fn of(retention: Retention) -> Option<Self> {
+        Some(Self(match retention {
             Retention::None => 0,
             Retention::Double => 1,
             Retention::All => -1,
-        })
+            Retention::Ring { .. } => return None,
+        }))
     }
 
     #[inline]
@@ -81,7 +104,7 @@ pub(super) struct Seat {
     /// Bytes of rows that the host has of each step but the first, at most.
     pub(super) hosted: u32,
     pub(super) brings: Brings,
-    pub(super) retention: Retention,
+    pub(super) held: Held,
     /// Whether it may end before its bound: whether it has words.
     pub(super) may_stop: bool,
     /// Whether several of its steps may be one batch ([`together`](super::together)).
@@ -98,7 +121,7 @@ impl Seat {
         slot: Slot(0),
         hosted: 0,
         brings: Brings::Never,
-        retention: Retention::None,
+        held: Held::Nothing,
         may_stop: false,
         goes_together: false,
     };
@@ -150,7 +173,11 @@ mod tests {
     fn places_are_those_of_what_is_held() {
         for retention in [Retention::None, Retention::Double, Retention::All] {
             for step in [0, 1, 2, 3, 127, 128, 255, 256, u32::MAX] {
-                assert_eq!(Places::of(retention).place(step), retention.place(step), "{retention:?}, step {step}");
+                assert_eq!(
+                    Places::of(retention).map(|places| places.place(step)),
+                    Some(retention.place(step)),
+                    "{retention:?}, step {step}"
+                );
             }
         }
     }

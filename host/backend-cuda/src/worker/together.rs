@@ -5,10 +5,11 @@
 //! lane is what its last step leaves.
 
 use cellwright_backend::{CellTypeId, Lane, LaneId};
-use cellwright_cell_graph::unfolded::{Retention, RunOf, Source};
+use cellwright_cell_graph::unfolded::{RunOf, Source};
 
 use super::cost::{Limit, Load};
 use super::resident::Resident;
+use super::seat::Held;
 use crate::abi::{NOWHERE, RowEntry};
 
 /// A row to run.
@@ -95,10 +96,10 @@ fn is_apart(lane: &Lane, input: usize) -> bool {
 }
 
 /// Notes in rows of a batch of several steps which of them each has to know of. `lanes`: of each its position in the task, and what is held of its lane.
-pub(super) fn link(entries: &mut [RowEntry], lanes: impl Iterator<Item = (u32, Retention)>) {
+pub(super) fn link(entries: &mut [RowEntry], lanes: impl Iterator<Item = (u32, Held)>) {
     // Of each position, its newest row.
     let mut newest: Vec<u32> = Vec::new();
-    for (row, (position, retention)) in lanes.enumerate() {
+    for (row, (position, held)) in lanes.enumerate() {
         let position = position as usize;
         if position >= newest.len() {
             newest.resize(position + 1, NOWHERE);
@@ -109,7 +110,7 @@ pub(super) fn link(entries: &mut [RowEntry], lanes: impl Iterator<Item = (u32, R
         one_before.after = row as u32;
         // With two places for each lane, the step before last is the one whose place this is.
         let older = one_before.before;
-        if retention == Retention::Double
+        if held == Held::Double
             && let Some(older) = entries.get_mut(older as usize)
         {
             older.later = row as u32;
@@ -119,13 +120,15 @@ pub(super) fn link(entries: &mut [RowEntry], lanes: impl Iterator<Item = (u32, R
 
 #[cfg(test)]
 mod tests {
+    use cellwright_cell_graph::unfolded::Retention;
+
     use super::*;
 
     #[test]
     fn rows_know_the_step_before_and_who_takes_their_place() {
         let of = |retention| {
             // Lanes 0 and 2 have four steps, lane 1 one.
-            let lanes = [0, 1, 2, 0, 2, 0, 2, 0, 2].map(|position| (position, retention));
+            let lanes = [0, 1, 2, 0, 2, 0, 2, 0, 2].map(|position| (position, Held::of(retention)));
             let mut rows = [RowEntry { before: NOWHERE, later: NOWHERE, after: NOWHERE, ..RowEntry::default() }; 9];
             link(&mut rows, lanes.into_iter());
             let after: Vec<u32> = rows.iter().map(|row| row.after).collect();

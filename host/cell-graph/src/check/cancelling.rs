@@ -70,7 +70,7 @@ impl Cancelling {
 }
 
 /// The chains that a chain reads, or with which it ends; each once.
-fn reads(chain: &UnfoldedChain, first_chain: u32) -> Vec<u32> {
+pub(super) fn reads(chain: &UnfoldedChain, first_chain: u32) -> Vec<u32> {
     let mut reads: Vec<u32> = chain.length.like.into_iter().collect();
     for stage in &chain.stages {
         for depends in &stage.depends {

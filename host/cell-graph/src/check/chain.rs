@@ -1,11 +1,11 @@
 //! One chain: its length, stages, feedback and stop.
 
-use super::draft::{Draft, Facts, Whereabouts, stronger};
+use super::draft::{Draft, DraftSeries, Facts, Whereabouts, stronger};
 use super::error::{GraphError, GraphFault, GraphPlace};
 use super::{links, source};
 use crate::cell::Port;
 use crate::datatype::Datatype;
-use crate::graph::{Chain, Extent, Feedback, Stage};
+use crate::graph::{Chain, Extent, Feedback, Series, Stage};
 use crate::resolve::{ShapeText, short};
 use crate::unfolded::{Delivery, Dependency, Grouping, Length, Retention, Source, Successors, UnfoldedChain, UnfoldedInput, UnfoldedStage};
 
@@ -20,6 +20,7 @@ pub(super) struct Building {
     /// The chain with a stop whose length it has.
     pub(super) like: Option<u32>,
     pub(super) stages: Vec<UnfoldedStage>,
+    pub(super) series: Option<DraftSeries>,
 }
 
 impl Draft<'_> {
@@ -31,7 +32,12 @@ impl Draft<'_> {
         self.charge_nodes(&chain, length.bound).map_err(at_chain)?;
         let may_stop = length.like.is_some() || chain.stop.is_some();
         let stages = self.stages(number, &chain.stages)?;
-        let mut building = Building { chain: number, bound: length.bound, may_stop, like: length.like, stages };
+        let series = self.series_of(&chain).map_err(at_chain)?;
+        let continues = if let Some(Series::Continues(of)) = chain.series { Some(of) } else { None };
+        let mut building = Building { chain: number, bound: length.bound, may_stop, like: length.like, stages, series };
+        if let Some(of) = continues {
+            self.wait_for_series(&mut building, of).map_err(at_chain)?;
+        }
         for (position, feedback) in chain.feedback.iter().enumerate() {
             let place = || GraphPlace::Feedback { chain: number, position };
             self.feedback(&mut building, *feedback).map_err(|fault| GraphError::new(place(), fault))?;
@@ -53,7 +59,8 @@ impl Draft<'_> {
         self.group(&mut building, named_from);
         let sequential = !chain.feedback.is_empty() || stop.is_some();
         self.facts.push(Facts { bound: length.bound, may_stop, double });
-        self.chains.push(UnfoldedChain { stages: building.stages, length, sequential, stop });
+        self.series.push(building.series);
+        self.chains.push(UnfoldedChain { stages: building.stages, length, sequential, stop, continues });
         Ok(())
     }
 

@@ -1,12 +1,13 @@
 //! A growth while it is checked: what stands so far, and how its references are looked up.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::error::{GraphError, GraphFault, GraphPlace};
 use super::named::NamedEdge;
 use super::{GraphLimits, Model, Unfolding};
 use crate::cell::Port;
-use crate::graph::OutputRef;
+use crate::graph::{self, OutputRef};
 use crate::resolve::short;
 use crate::tensor::Tensor;
 use crate::unfolded::{Dependency, Listing, Retention, UnfoldedChain, UnfoldedStage};
@@ -27,6 +28,81 @@ pub(super) struct KeptChain {
     pub(super) kept: Vec<(u32, u32)>,
     /// `(stage, output)` sent whole, ascending.
     pub(super) sent: Vec<(u32, u32)>,
+    pub(super) series: Option<KeptSeries>,
+}
+
+/// What is remembered of a chain in a series.
+#[derive(Clone, Debug)]
+pub(super) struct KeptSeries {
+    /// Rows that are held of each stage that goes on.
+    pub(super) places: u32,
+    /// Of each stage that goes on, rows before its step 0.
+    pub(super) before: Vec<Option<u32>>,
+    /// The same for a chain that continues it, and the place of its step 0.
+    pub(super) next: Vec<Option<Start>>,
+    /// Chains that may read rows of it when the next growth comes.
+    pub(super) readers: Vec<u32>,
+}
+
+/// Where a stage goes on in its series.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Start {
+    /// The place of step 0.
+    pub(super) first: u32,
+    /// Rows before it that are held.
+    pub(super) before: u32,
+}
+
+/// A chain of this growth in a series.
+#[derive(Clone, Debug)]
+pub(super) struct DraftSeries {
+    pub(super) places: u32,
+    /// Of each stage; of a chain that continues another none where that one holds nothing.
+    pub(super) starts: Vec<Option<Start>>,
+}
+
+impl DraftSeries {
+    /// What is held of a stage of a chain of so many steps.
+    pub(super) fn rows(series: Option<&Self>, stage: u32, bound: u32) -> HeldRows {
+        let Some(series) = series else { return HeldRows::default() };
+        let before = series.starts.get(stage as usize).copied().flatten().map(|start| start.before);
+        HeldRows::new(series.places, before, bound)
+    }
+}
+
+/// Which rows of a stage are held while a growth runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeldRows {
+    /// Rows before step 0.
+    pub(super) before: u32,
+    /// The first row that is not overwritten.
+    pub(super) from: i64,
+    /// Rows that are held up to the newest.
+    pub(super) places: u32,
+    /// Whether there were rows before step 0 of which none is held.
+    is_cut: bool,
+}
+
+impl Default for HeldRows {
+    fn default() -> Self {
+        Self { before: 0, from: 0, places: u32::MAX, is_cut: false }
+    }
+}
+
+impl HeldRows {
+    /// Of a ring in which the newest row is the one before `end`.
+    pub(super) fn new(places: u32, before: Option<u32>, end: u32) -> Self {
+        match before {
+            Some(before) => Self { before, from: i64::from(end) - i64::from(places), places, is_cut: false },
+            None => Self { is_cut: true, ..Self::default() },
+        }
+    }
+
+    /// Whether a row was there, and is not held.
+    pub(super) fn is_gone(self, number: i64) -> bool {
+        let there = if self.is_cut { number } else { number.max(-i64::from(self.before)) };
+        there < self.from
+    }
 }
 
 /// What later chains need to know of a chain of this growth.
@@ -57,6 +133,21 @@ pub(super) struct Draft<'a> {
     pub(super) tensors: &'a [Arc<Tensor>],
     pub(super) first_tensor: u32,
     pub(super) tensors_from: u32,
+    /// Of each tensor, what stands before it under its name.
+    pub(super) reaches: Vec<Reach>,
+    /// Of each chain that is in one.
+    pub(super) series: Vec<Option<DraftSeries>>,
+    /// Kept chains that this growth continues, ascending, and the steps by which it does.
+    pub(super) continued: Vec<(u32, u32)>,
+}
+
+/// What earlier tensors of the same name hold, of the same datatype and with the same rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reach {
+    pub(super) rows: u64,
+    pub(super) elements: u64,
+    /// Whether there were others before, which are not held, or differ.
+    pub(super) is_cut: bool,
 }
 
 /// Where a referenced chain is.
@@ -75,17 +166,18 @@ pub(super) struct Found<'a> {
     pub(super) port: &'a Port,
     pub(super) bound: u32,
     pub(super) may_stop: bool,
+    pub(super) rows: HeldRows,
 }
 
 impl<'a> Draft<'a> {
     pub(super) fn new(
         unfolding: &'a Unfolding,
-        chains: usize,
+        given: &[graph::Chain],
         mut cancel: Vec<u32>,
         first_tensor: u32,
         tensors: &'a [Arc<Tensor>],
     ) -> Result<Self, GraphError> {
-        let limits = unfolding.limits;
+        let (limits, chains) = (unfolding.limits, given.len());
         let at = |fault| GraphError::new(GraphPlace::Growth, fault);
         limit("chains", chains, limits.chains_max).map_err(at)?;
         limit("cancelled chains", cancel.len(), limits.chains_max).map_err(at)?;
@@ -99,6 +191,7 @@ impl<'a> Draft<'a> {
         cancel.sort_unstable();
         cancel.dedup();
         unfolding.cancelling.check(&cancel).map_err(at)?;
+        let tensors_from = unfolding.tensors_from.max(first_tensor);
         Ok(Self {
             model: &unfolding.model,
             limits,
@@ -114,7 +207,10 @@ impl<'a> Draft<'a> {
             kept: &unfolding.kept,
             tensors,
             first_tensor,
-            tensors_from: unfolding.tensors_from.max(first_tensor),
+            tensors_from,
+            reaches: reaches(tensors, tensors_from - first_tensor, &unfolding.gone),
+            series: Vec::with_capacity(chains),
+            continued: continued(given),
         })
     }
 
@@ -154,7 +250,26 @@ impl<'a> Draft<'a> {
         {
             return Err(GraphFault::OutputNotKept { chain, stage, output });
         }
-        Ok(Found { at, port, bound, may_stop })
+        Ok(Found { at, port, bound, may_stop, rows: self.held_rows((at, kept), stage) })
+    }
+
+    /// What is held of a stage of a chain while this growth runs. A chain that continues it takes places.
+    pub(super) fn held_rows(&self, (at, kept): (Whereabouts, Option<&KeptChain>), stage: u32) -> HeldRows {
+        let kept = match (at, kept) {
+            (Whereabouts::Here(local), _) => return DraftSeries::rows(self.series[local].as_ref(), stage, self.facts[local].bound),
+            (Whereabouts::Earlier, Some(kept)) => kept,
+            (Whereabouts::Earlier, None) => return HeldRows::default(),
+        };
+        // Of a stage without places in the ring all steps are held, and none before.
+        let ring = kept.series.as_ref().and_then(|series| Some((series.places, series.before.get(stage as usize).copied()??)));
+        let Some((places, before)) = ring else { return HeldRows::default() };
+        let more = self.continued.binary_search_by_key(&kept.chain, |(chain, _)| *chain).map_or(0, |at| self.continued[at].1);
+        HeldRows::new(places, Some(before), kept.bound.saturating_add(more))
+    }
+
+    /// What stands before a tensor under its name.
+    pub(super) fn reach(&self, tensor: u32) -> Reach {
+        tensor.checked_sub(self.first_tensor).and_then(|at| self.reaches.get(at as usize)).copied().unwrap_or_default()
     }
 
     /// Output `output` of a stage that runs that cell.
@@ -206,10 +321,41 @@ impl<'a> Draft<'a> {
     }
 }
 
+/// Kept chains that chains continue, and by how many steps. Who continues no chain that could be continued is refused later.
+fn continued(given: &[graph::Chain]) -> Vec<(u32, u32)> {
+    let continued = given.iter().filter_map(|chain| match (chain.series, chain.length) {
+        (Some(graph::Series::Continues(of)), graph::Extent::Fixed(steps)) => Some((of, steps)),
+        _ => None,
+    });
+    let mut continued: Vec<(u32, u32)> = continued.collect();
+    continued.sort_unstable();
+    continued
+}
+
+/// What stands before each tensor. Those before number `from` are not held any more.
+fn reaches(tensors: &[Arc<Tensor>], from: u32, gone: &BTreeSet<String>) -> Vec<Reach> {
+    let mut latest: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut reaches: Vec<Reach> = Vec::with_capacity(tensors.len());
+    for (at, tensor) in tensors.iter().enumerate() {
+        let before = latest.insert(&tensor.name, at).filter(|_| at > from as usize);
+        reaches.push(match before.filter(|before| *before >= from as usize) {
+            Some(before) if tensor.follows(&tensors[before]) => {
+                let (Reach { rows, elements, is_cut }, before) = (reaches[before], &tensors[before]);
+                let own = before.shape.iter().map(|extent| *extent as u64).product::<u64>();
+                let first = before.shape.first().map_or(0, |rows| *rows as u64);
+                Reach { rows: rows.saturating_add(first), elements: elements.saturating_add(own), is_cut }
+            }
+            Some(_) => Reach { is_cut: true, ..Reach::default() },
+            None => Reach { is_cut: gone.contains(&tensor.name), ..Reach::default() },
+        });
+    }
+    reaches
+}
+
 /// The one that holds more.
 pub(super) const fn stronger(left: Retention, right: Retention) -> Retention {
     match (left, right) {
-        (Retention::All, _) | (_, Retention::All) => Retention::All,
+        (Retention::All | Retention::Ring { .. }, _) | (_, Retention::All | Retention::Ring { .. }) => Retention::All,
         (Retention::Double, _) | (_, Retention::Double) => Retention::Double,
         _ => Retention::None,
     }

@@ -63,8 +63,6 @@ pub enum GraphFault {
     Limit { what: &'static str, count: u64, limit: u64 },
     #[error("up to here there are {count} {what}, more than the limit of {limit}")]
     Sum { what: &'static str, count: u64, limit: u64 },
-    #[error("{what} is not supported yet")]
-    Unsupported { what: &'static str },
     #[error("it has no stages")]
     NoStages,
     #[error("it has no steps; a chain has at least 1")]
@@ -146,6 +144,24 @@ pub enum GraphFault {
     OwnSpan { step: u32, named: i64 },
     #[error("a span of its own chain counts from the first step: the last one is not there yet")]
     OwnSpanFromEnd,
+    #[error("a chain of a series has a number of steps of its own")]
+    SeriesLike,
+    #[error("it has {steps} steps, but its series holds the newest {rows} rows")]
+    SeriesShort { steps: u32, rows: u32 },
+    #[error("chain {chain} is of this growth; only a chain of an earlier one can be continued")]
+    ContinuesHere { chain: u32 },
+    #[error("chain {chain} is in no series, and cannot be continued")]
+    NoSeries { chain: u32 },
+    #[error("chain {chain} may stop, and only a chain with a known number of steps can be continued")]
+    ContinuesStop { chain: u32 },
+    #[error("chain {chain} is continued by another chain of this growth")]
+    ContinuedTwice { chain: u32 },
+    #[error("it does not run the same cells as chain {chain}, which it continues")]
+    OtherCells { chain: u32 },
+    #[error("at step {step} it would see row {number} of a series of which rows from {from} on are held")]
+    RowGone { step: u32, number: i64, from: i64 },
+    #[error("at step {step} it would see {what} {number} of a tensor, before which those from {from} on are held")]
+    TensorRowGone { what: &'static str, step: u32, number: i64, from: i64 },
     #[error("it is like chain {chain}, which may stop, and so cannot stop by itself")]
     LikeAndStop { chain: u32 },
     #[error("`from-end` counts from an end that is not known yet, because the chain may stop")]

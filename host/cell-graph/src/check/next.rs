@@ -59,6 +59,9 @@ impl Draft<'_> {
     }
 
     fn keep(&mut self, of: OutputRef) -> Result<(), GraphFault> {
+        if self.continued.iter().any(|(chain, _)| *chain == of.chain) {
+            return Err(GraphFault::ContinuedTwice { chain: of.chain });
+        }
         if let Whereabouts::Here(local) = self.find(of)?.at {
             self.retain(local, of.stage, Retention::All);
         }
@@ -75,10 +78,16 @@ impl Draft<'_> {
                 let all = |(stage, output): &(u32, u32)| stages[*stage as usize].delivery[*output as usize] == Delivery::All;
                 let sent = kept.iter().copied().filter(all).collect();
                 let cells = stages.iter().map(|stage| stage.cell).collect();
-                KeptChain { chain, bound: facts.bound, may_stop: facts.may_stop, cells, kept, sent }
+                KeptChain { chain, bound: facts.bound, may_stop: facts.may_stop, cells, kept, sent, series: self.kept_series(local) }
             }
-            Ok((Whereabouts::Earlier, Some(earlier))) => KeptChain { kept, ..earlier.clone() },
-            _ => KeptChain { chain, bound: 0, may_stop: false, cells: Vec::new(), kept, sent: Vec::new() },
+            Ok((Whereabouts::Earlier, Some(earlier))) => {
+                let mut again = KeptChain { kept, ..earlier.clone() };
+                if let Some(series) = &mut again.series {
+                    series.readers.extend(self.readers(&[Some(chain)], chain));
+                }
+                again
+            }
+            _ => KeptChain { chain, bound: 0, may_stop: false, cells: Vec::new(), kept, sent: Vec::new(), series: None },
         }
     }
 }

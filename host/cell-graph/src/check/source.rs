@@ -1,7 +1,7 @@
 //! One input of one stage: where its rows come from, whether they fit, and what that makes the node wait for.
 
 use super::chain::{Building, same_row, shape_text};
-use super::draft::{Draft, Found, Whereabouts, limit};
+use super::draft::{Draft, DraftSeries, Found, HeldRows, Reach, Whereabouts, limit};
 use super::error::GraphFault;
 use crate::cell::Port;
 use crate::datatype::Datatype;
@@ -40,7 +40,6 @@ impl<'a> Reader<'_, 'a, '_> {
             graph::Source::Last(of) => self.last(of),
             graph::Source::Nodes { stage, output, of } => self.nodes(stage, output, of),
             graph::Source::Sibling { stage, output } => self.sibling(stage, output),
-            graph::Source::Pick { .. } => Err(GraphFault::Unsupported { what: "`pick`" }),
             graph::Source::Many(spans) if self.port.ragged => self.spans(&spans),
             graph::Source::Many(spans) => self.many(&spans),
         }
@@ -138,7 +137,9 @@ impl<'a> Reader<'_, 'a, '_> {
             return Err(GraphFault::Datatype { wanted: self.port.datatype, given: tensor.datatype });
         }
         let elements = tensor.shape.iter().product::<usize>();
-        Ok(Source::Frames { tensor: number, at: self.line("element", at, Some(elements as u64))? })
+        let at = self.line("element", at, Some(elements as u64))?;
+        self.check_reach("element", at, number, |reach| reach.elements)?;
+        Ok(Source::Frames { tensor: number, at })
     }
 
     fn many(&mut self, spans: &[Span]) -> Result<Source, GraphFault> {
@@ -207,8 +208,12 @@ impl<'a> Reader<'_, 'a, '_> {
         let rows = |tensor: u32| self.draft.tensor(tensor).map(|tensor| tensor.shape.first().copied());
         let is_alike = |(one, other): (&Run, &Run)| {
             let is_as_long = match (one.of, other.of) {
-                (RunOf::Chain { chain, .. }, RunOf::Chain { chain: same, .. }) => chain == same,
-                (RunOf::Tensor(one), RunOf::Tensor(other)) => rows(one)? == rows(other)?,
+                (RunOf::Chain { chain, stage, .. }, RunOf::Chain { chain: same, stage: of, .. }) => {
+                    chain == same && self.rows_before(chain, stage) == self.rows_before(chain, of)
+                }
+                (RunOf::Tensor(one), RunOf::Tensor(other)) => {
+                    rows(one)? == rows(other)? && self.draft.reach(one).rows == self.draft.reach(other).rows
+                }
                 _ => false,
             };
             Ok(is_as_long && (one.at, one.every, one.count) == (other.at, other.every, other.count))
@@ -218,8 +223,47 @@ impl<'a> Reader<'_, 'a, '_> {
         if is_alike { Ok(()) } else { Err(GraphFault::SpansDiffer { input: like }) }
     }
 
+    /// Rows of a stage before its chain's step 0.
+    fn rows_before(&self, chain: u32, stage: u32) -> u32 {
+        if chain == self.building.chain {
+            return self.own_rows(stage).before;
+        }
+        self.draft.find_chain(chain).map_or(0, |found| self.draft.held_rows(found, stage).before)
+    }
+
+    fn own_rows(&self, stage: u32) -> HeldRows {
+        DraftSeries::rows(self.building.series.as_ref(), stage, self.building.bound)
+    }
+
+    /// The first number of a line at the step at which it is least, and that step.
+    fn least(&self, at: Affine) -> (u32, i64) {
+        let steps = [0, self.steps_read() - 1].map(|step| (step, at.number(step).unwrap_or(i64::MIN)));
+        steps[usize::from(steps[1].1 < steps[0].1)]
+    }
+
+    /// Checks that no row of a series is seen that the growth may overwrite. `at` is the line of first rows.
+    fn check_held(&self, at: Affine, rows: HeldRows, bound: u32) -> Result<(), GraphFault> {
+        let (step, number, from) = if at.from_end {
+            // What is held is counted from the same end.
+            let (step, number) = self.least(Affine { first: -1 - at.first, stride: at.stride.saturating_neg(), from_end: false });
+            (step, number, -i64::from(rows.places))
+        } else {
+            let (step, number) = self.least(at);
+            (step, number, rows.from)
+        };
+        let is_gone = if at.from_end { number < from } else { rows.is_gone(number) && number < i64::from(bound) };
+        if is_gone { Err(GraphFault::RowGone { step, number, from }) } else { Ok(()) }
+    }
+
+    /// Checks that a line begins with nothing of earlier tensors of its name that is not held.
+    fn check_reach(&self, what: &'static str, at: Affine, tensor: u32, of: impl Fn(Reach) -> u64) -> Result<(), GraphFault> {
+        let reach = self.draft.reach(tensor);
+        let ((step, number), from) = (self.least(at), -i64::try_from(of(reach)).unwrap_or(i64::MAX));
+        if reach.is_cut && number < from { Err(GraphFault::TensorRowGone { what, step, number, from }) } else { Ok(()) }
+    }
+
     /// A run, and how many rows its origin has at most.
-    fn run(&mut self, span: Span, count: u32, row: &[u32]) -> Result<(Run, u64), GraphFault> {
+    fn run(&mut self, span: Span, mut count: u32, row: &[u32]) -> Result<(Run, u64), GraphFault> {
         let wanted = Port { shape: row.to_vec(), ragged: false, ..self.port.clone() };
         // One to the end has no last row.
         let reach = if span.count.is_some() { i64::from(span.every).saturating_mul(i64::from(count - 1)).min(FAR) } else { 0 };
@@ -227,7 +271,15 @@ impl<'a> Reader<'_, 'a, '_> {
         let (of, at, rows) = match span.of {
             SpanOf::Tensor(number) => {
                 let rows = self.rows_like(&wanted, number)?;
-                (RunOf::Tensor(number), self.line("row", span.at, Some(rows))?, rows)
+                let mut at = self.line("row", span.at, Some(rows))?;
+                self.check_reach("row", at, number, |reach| reach.rows)?;
+                let before = self.draft.reach(number).rows;
+                if span.count.is_none() && at.stride == 0 && span.every == 1 {
+                    // How many there are is known: nobody else needs to see the tensor for that.
+                    at.first = at.first.max(-i64::try_from(before).unwrap_or(i64::MAX));
+                    count = u32::try_from(i64::try_from(rows).unwrap_or(i64::MAX).saturating_sub(at.first).max(0)).unwrap_or(u32::MAX);
+                }
+                (RunOf::Tensor(number), at, rows.saturating_add(before))
             }
             SpanOf::Chain(of) => {
                 let is_own = of.chain == self.building.chain;
@@ -237,19 +289,22 @@ impl<'a> Reader<'_, 'a, '_> {
                         return Err(GraphFault::OwnSpanFromEnd);
                     }
                     let at = self.line("step", span.at, None)?;
+                    let rows = self.own_rows(of.stage);
+                    self.check_held(at, rows, self.building.bound)?;
                     self.wait_for_own_rows(of.stage, last_row(at))?;
-                    (at, self.building.bound)
+                    (at, u64::from(self.building.bound) + u64::from(rows.before))
                 } else {
                     let found = self.draft.find(of)?;
                     same_row(&wanted, found.port)?;
                     let at = self.line("step", span.at, (!found.may_stop).then_some(found.bound.into()))?;
+                    self.check_held(at, found.rows, found.bound)?;
                     match span.count {
                         Some(_) => self.wait_for_rows(of, found, last_row(at)),
                         None => self.wait_for_all_rows(of, found),
                     }
-                    (at, found.bound)
+                    (at, u64::from(found.bound) + u64::from(found.rows.before))
                 };
-                (RunOf::Chain { chain: of.chain, stage: of.stage, output: of.output }, at, rows.into())
+                (RunOf::Chain { chain: of.chain, stage: of.stage, output: of.output }, at, rows)
             }
         };
         Ok((Run { of, at, every: span.every, count }, rows))
@@ -268,6 +323,10 @@ impl<'a> Reader<'_, 'a, '_> {
         let Whereabouts::Here(local) = found.at else { return self.depend(end) };
         self.draft.retain(local, stage, Retention::All);
         let (first, last) = (at.number(0), at.number(self.steps_read() - 1));
+        // Where all rows are before its step 0, nothing else says when they are there.
+        if let Some(continued) = self.draft.chains[local].continues.filter(|_| first < Some(0) || last < Some(0)) {
+            self.depend(Dependency::End { chain: continued });
+        }
         let root = self.draft.chains[local].length.like.unwrap_or(chain);
         // Whether a later step of a chain that may stop will be executed is known at its end.
         let keeps_step = first <= Some(0) && last <= Some(i64::from(self.steps_read() - 1)) && self.building.like == Some(root);
@@ -317,6 +376,7 @@ impl<'a> Reader<'_, 'a, '_> {
     fn steps(&mut self, of: OutputRef, at: Affine) -> Result<Source, GraphFault> {
         let found = self.found(of, Retention::All)?;
         let at = self.affine("step", at, u64::from(found.bound), !found.may_stop)?;
+        self.check_held(at, found.rows, found.bound)?;
         let OutputRef { chain, stage, output } = of;
         let waits_for_end = found.at == Whereabouts::Earlier || at.from_end;
         self.depend(if waits_for_end { Dependency::End { chain } } else { Dependency::Step { chain, stage, at } });
@@ -324,7 +384,9 @@ impl<'a> Reader<'_, 'a, '_> {
     }
 
     fn last(&mut self, of: OutputRef) -> Result<Source, GraphFault> {
-        self.found(of, Retention::Double)?;
+        let found = self.found(of, Retention::Double)?;
+        let last = Affine { first: i64::from(found.bound) - 1, stride: 0, from_end: false };
+        self.check_held(last, found.rows, found.bound)?;
         let OutputRef { chain, stage, output } = of;
         self.depend(Dependency::End { chain });
         Ok(Source::Last { chain, stage, output })
@@ -378,6 +440,10 @@ impl<'a> Reader<'_, 'a, '_> {
                 _ => self.named_other(stage, output, node.chain, &mut here)?,
             };
             known = Some((node.chain, bound));
+            if node.chain < self.draft.first_chain {
+                let rows = self.draft.find(OutputRef { chain: node.chain, stage, output })?.rows;
+                self.check_held(Affine { first: node.step.into(), stride: 0, from_end: false }, rows, bound)?;
+            }
             if node.step >= bound {
                 return Err(GraphFault::NoStep { chain: node.chain, step: node.step, bound });
             }

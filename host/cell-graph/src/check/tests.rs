@@ -3,4 +3,5 @@
 mod models;
 mod oracle;
 mod refusals;
+mod series;
 mod shapes;

@@ -102,7 +102,7 @@ struct Making<'a> {
 
 impl Making<'_> {
     fn add(&mut self, cell: u32, length: Extent, inputs: Vec<Source>, feedback: Vec<Feedback>) -> u32 {
-        self.growth.chains.push(Chain { stages: vec![Stage { cell, inputs }], length, feedback, stop: None });
+        self.growth.chains.push(Chain { stages: vec![Stage { cell, inputs }], length, feedback, stop: None, series: None });
         self.growth.chains.len() as u32 - 1
     }
 

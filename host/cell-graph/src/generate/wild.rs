@@ -118,7 +118,7 @@ impl Making<'_> {
         let stop =
             if like.is_none() && self.rng.one_in(2) { self.producers(&cells, |port| port.datatype == Datatype::Bool).pop() } else { None };
         let length = like.map_or(Extent::Fixed(bound), Extent::Like);
-        self.chains.push(Chain { stages, length, feedback, stop });
+        self.chains.push(Chain { stages, length, feedback, stop, series: None });
         self.bounds.push(bound);
     }
 

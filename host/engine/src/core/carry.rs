@@ -8,6 +8,7 @@ use cellwright_backend::{CellTypeId, FirstSlots, Lane, PlacedGrowth, Slot, Task}
 use cellwright_scheduler::{Commands, Failure, LaneId, Launch, ModelId, Placement, Refusal, RequestId, Row, Slice, TaskSeq, WorkerId};
 
 use super::{Core, CoreState, ToWorker};
+use crate::figures::RequestMemory;
 use crate::figures::RequestTimes;
 use crate::growths::GrowthEntry;
 use crate::lanes::{LaneEntry, Lanes};
@@ -169,6 +170,7 @@ impl Core {
             self.handles.give_back_all(left.drain(..));
         }
         for request in finished {
+            self.state.count_memory(*request);
             self.end(*request, |sink, _, times| sink.finished(times));
             models.extend(self.forget_if_over(*request).map(|(_, model)| model));
         }
@@ -207,6 +209,14 @@ impl Core {
 }
 
 impl CoreState {
+    /// The memory that a request had, if it has one growth.
+    fn count_memory(&self, request: RequestId) {
+        let Some(entry) = self.requests.get(request) else { return };
+        if let (Some(placed), Some(model)) = (entry.growths.only(), self.models.get(entry.model)) {
+            model.counters.held(RequestMemory::of(placed, |cell| model.cells[cell as usize].slots));
+        }
+    }
+
     /// The models that have rows in a task are told so.
     fn count_models(&mut self, launch: &Launch, scheduled: &[Row]) {
         let mut models = self.models.of_task((launch.step_rows(), launch.steps));
@@ -260,6 +270,7 @@ fn place(
     let number = placement.growth;
     let Some(growth) = entry.growths.get(number).map(GrowthEntry::growth) else { return 0 };
     let slots = FirstSlots::new(growth, places.iter().map(|(_, slot)| *slot));
+    let is_later = number > 0 && entry.growths.placed(number).is_none();
     let mut first = entry.growths.place(number, slots, cells, spares);
     let Some(placed) = entry.growths.placed(number) else { return 0 };
     let (request, model, scrub) = (placement.request, entry.model, placement.scrub);
@@ -273,6 +284,9 @@ fn place(
         count += 1;
     }
     entry.add_lanes(number, count);
+    if let Some(sink) = entry.sink.as_mut().filter(|_| is_later) {
+        sink.placed();
+    }
     count.into()
 }
 

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cellwright_backend::{LoadError, NodeLayout, Prepared, TimedBatch, WORKING_BYTES};
+use cellwright_backend::{LoadError, NodeLayout, Prepared, TIMED_SPAN_ROWS, TimedBatch, WORKING_BYTES};
 use cellwright_cell_graph::TypedCell;
 use cellwright_fair_turns::{Cancelled, FairTurns};
-use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, PAUSED_MAX, TenantId};
+use cellwright_scheduler::{CellInfo, CellTypeId, ModelId, ModelInfo, NumericClass, PAUSED_MAX, SpanLimit, TenantId};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::Engine;
@@ -503,6 +503,7 @@ fn model_info(spec: &ModelSpec, model: &LoadedModel) -> ModelInfo {
         priority: cell.priority,
         batch: cell.limits.sizes(),
         cost: cell.calibration.cost(),
+        spans: cell.cell.spans.iter().any(Option::is_some).then(|| SpanLimit { rows: TIMED_SPAN_ROWS, batch: cell.calibration.rows_max() }),
         fill_first: cell.calibration.fills_first(),
         steps_together: cell.steps_together,
     });

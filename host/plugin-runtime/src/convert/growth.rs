@@ -1,8 +1,8 @@
 //! A growth and a reaction. On every request's path: lists of plain numbers change owner without being copied.
 
 use cellwright_cell_graph::graph::{
-    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, Node, OutputRef, Pace, Reaction, ResponseTensor, Source, Span, SpanOf,
-    Stage,
+    Affine, Chain, Continuation, Extent, Feedback, Gathered, Growth, Node, OutputRef, Pace, Reaction, ResponseTensor, Series, Source, Span,
+    SpanOf, Stage,
 };
 
 use super::{Budget, Unfit, tensor};
@@ -50,6 +50,10 @@ impl<'a> Converter<'a> {
             },
             feedback: from.feedback.into_iter().map(feedback).collect(),
             stop: from.stop.map(|stop| (stop.stage, stop.output)),
+            series: from.series.map(|series| match series {
+                types::Series::Begins(rows) => Series::Begins(rows),
+                types::Series::Continues(chain) => Series::Continues(chain),
+            }),
         })
     }
 
@@ -79,7 +83,6 @@ impl<'a> Converter<'a> {
                 Source::Nodes { stage: nodes.stage, output: nodes.output, of }
             }
             types::Source::Sibling(of) => Source::Sibling { stage: of.stage, output: of.output },
-            types::Source::Pick(pick) => Source::Pick { of: output(pick.of), by: pick.by },
             types::Source::Many(spans) => {
                 self.budget.take(spans.len())?;
                 Source::Many(spans.into_iter().map(span).collect())

@@ -1,7 +1,7 @@
 //! Answers as the canonical ABI lays them out in a guest's memory: right ones, and ones that point anywhere.
 
 use cellwright_cell_graph::Tensor;
-use cellwright_cell_graph::graph::{Chain, Continuation, Extent, Feedback, Growth, Node, OutputRef, Pace, Source, Stage};
+use cellwright_cell_graph::graph::{Chain, Continuation, Extent, Feedback, Growth, Node, OutputRef, Pace, Series, Source, Stage};
 use cellwright_plugin_runtime::{CallError, Event, LimitReached, Limits};
 
 use crate::guest::{Guest, words};
@@ -21,11 +21,11 @@ fn failure(guest: &Guest) -> String {
 
 #[test]
 fn a_growth_arrives_as_the_guest_laid_it_out() {
-    // At 4096 a chain, at 4132 its stage, at 4144 three sources of 40 bytes, at 4264 a feedback, at 4280 two nodes.
-    let chain = words(&[4132, 1, 0, 330, 4264, 1, 1, 0, 2]);
-    let stage = words(&[7, 4144, 3]);
+    // At 4096 a chain, at 4144 its stage, at 4160 three sources of 40 bytes, at 4280 a feedback, at 4296 two nodes.
+    let chain = words(&[4144, 1, 0, 330, 4280, 1, 1, 0, 2, 1, 1, 6]);
+    let stage = words(&[7, 4160, 3, 0]);
     let rows = words(&[4, 0, 1, 0, 329, 0, u32::MAX, 0, 0, 0]);
-    let nodes = words(&[8, 0, 0, 1, 4280, 2, 0, 0, 0, 0]);
+    let nodes = words(&[8, 0, 0, 1, 4296, 2, 0, 0, 0, 0]);
     let data = [chain, stage, words(&[0; 10]), rows, nodes, words(&[0, 1, 0, 2]), words(&[0, 5, 1, 6])].concat();
     let growth = model(&Guest::answering(&chains(1), &data)).unfold(&nothing()).unwrap();
     let at = cellwright_cell_graph::graph::Affine { first: 329, stride: -1, from_end: false };
@@ -35,6 +35,7 @@ fn a_growth_arrives_as_the_guest_laid_it_out() {
         length: Extent::Fixed(330),
         feedback: vec![Feedback { stage: 0, output: 1, to_stage: 0, input: 2 }],
         stop: Some((0, 2)),
+        series: Some(Series::Continues(6)),
     };
     assert_eq!(growth, Growth { chains: vec![expected], ..Growth::default() });
 }
@@ -104,7 +105,7 @@ fn pointers_and_lengths_that_leave_memory_are_errors() {
 
 #[test]
 fn unknown_variants_are_errors() {
-    let sentence = failure(&Guest::answering(&chains(1), &words(&[0, 0, 9, 0, 0, 0, 0, 0, 0])));
+    let sentence = failure(&Guest::answering(&chains(1), &words(&[0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0])));
     assert!(sentence.contains("discriminant"), "{sentence}");
 }
 
@@ -118,9 +119,9 @@ fn text_that_is_not_utf8_is_an_error() {
 
 #[test]
 fn lists_that_share_their_memory_do_not_multiply_in_the_host() {
-    // 1500 chains, each with the same 15000 stages: 234 KiB for the guest, more than 700 MB for the host.
-    let chain = words(&[65536, 15_000, 0, 1, 0, 0, 0, 0, 0]);
-    let guest = Guest::answering(&chains(1500), &chain.repeat(1500));
+    // 1200 chains, each with the same 15000 stages: 234 KiB for the guest, more than 500 MB for the host.
+    let chain = words(&[65536, 15_000, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let guest = Guest::answering(&chains(1200), &chain.repeat(1200));
     let error = model(&guest).unfold(&nothing()).unwrap_err();
     assert!(matches!(error, CallError::Limit { limit: LimitReached::AnswerBytes(_), .. }), "{error}");
 }
@@ -131,7 +132,7 @@ fn answers_have_a_largest_number_of_chains_and_elements_and_bytes_of_state() {
         Err(CallError::Limit { limit, .. }) => limit,
         other => panic!("{other:?}"),
     };
-    let many = Guest::answering(&chains(10), &words(&[0, 0, 0, 1, 0, 0, 0, 0, 0]).repeat(10));
+    let many = Guest::answering(&chains(10), &words(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]).repeat(10));
     assert_eq!(model_with(&many, &Limits { chains: 10, ..Limits::default() }).unfold(&nothing()).unwrap().chains.len(), 10);
     assert_eq!(limit(&many, &Limits { chains: 9, ..Limits::default() }), LimitReached::Chains(9));
     assert_eq!(limit(&many, &Limits { list_elements: 9, ..Limits::default() }), LimitReached::ListElements(9));
@@ -142,8 +143,8 @@ fn answers_have_a_largest_number_of_chains_and_elements_and_bytes_of_state() {
 #[test]
 fn a_literal_that_contradicts_itself_is_an_error() {
     // One chain, one stage, one literal: FP32 (11) of shape [2] with four bytes.
-    let literal = words(&[1, 0, 0, 0, 11, 4192, 1, 4192, 4, 0, 0, 0]);
-    let data = [words(&[4132, 1, 0, 1, 0, 0, 0, 0, 0]), words(&[0, 4144, 1]), literal, words(&[2, 0])].concat();
+    let literal = words(&[1, 0, 0, 0, 11, 4208, 1, 4208, 4, 0, 0, 0]);
+    let data = [words(&[4144, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]), words(&[0, 4160, 1, 0]), literal, words(&[2, 0])].concat();
     let sentence = failure(&Guest::answering(&chains(1), &data));
     assert_eq!(sentence, "tensor `` has 4 bytes, which do not make FP32 of shape [2]");
 }

@@ -396,6 +396,11 @@ impl Core {
         let request = &mut requests[id.index()];
         request.live_chains += 1;
         request.push_chain(Chain::new(graph, growth, (lanes.0, &lanes.1), spares), spares);
+        if let Some(continued) = graph.continues
+            && let Some(links) = self.links_of(id, continued)
+        {
+            links.more().continued_by = Some(number);
+        }
     }
 
     /// A lane for a stage, by its chain and number, at its slots.

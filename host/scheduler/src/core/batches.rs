@@ -4,6 +4,8 @@
 //! An empty batch is never submitted. Queues are first come, first served, within a rank. Ready
 //! nodes of all models join.
 
+use cellwright_cell_graph::unfolded::{Run, RunOf, Source};
+
 use crate::command::Row;
 use crate::core::group::{Counted, Group};
 use crate::core::lane::{Joining, Lane, Moments, Progress, Ready, Status};
@@ -48,6 +50,14 @@ impl Batch {
         &self.rows[nodes.first..nodes.first + nodes.count]
     }
 
+    /// The last node, of a batch with rows of that group.
+    fn last(&self, members: &[Row]) -> Option<Row> {
+        match self.listed.last().filter(|last| last.after == self.members) {
+            Some(_) => self.rows.last().copied(),
+            None => members.get(self.members.checked_sub(1)?).copied(),
+        }
+    }
+
     /// Drops the last node.
     fn cut(&mut self) {
         match self.listed.last_mut().filter(|last| last.after == self.members) {
@@ -67,6 +77,7 @@ impl Core {
     pub(super) fn run_oldest(&mut self, worker: WorkerId, model: ModelId, position: usize, own: bool) -> bool {
         let chosen = &self.model(model).types[position];
         let (cell_type, sizes, together) = (chosen.cell_type, chosen.batch, chosen.steps_together);
+        let span_rows = chosen.span_rows;
         let mut batch = std::mem::take(&mut self.batch);
         let mut served = false;
         for task in 0..self.config.max_tasks_to_submit {
@@ -75,6 +86,9 @@ impl Core {
             }
             self.settle_counts();
             self.form_batch((worker, own), cell_type, sizes, &mut batch);
+            if span_rows < u64::MAX {
+                self.fit_spans((worker, cell_type), span_rows, &mut batch);
+            }
             let enough = if task == 0 { 1 } else { sizes.min as usize };
             if batch.len() < enough {
                 break;
@@ -148,6 +162,36 @@ impl Core {
         while batch.len() > total {
             batch.cut();
         }
+    }
+
+    /// Cuts a batch whose nodes see more rows of spans together than a task may read.
+    fn fit_spans(&self, (worker, cell_type): (WorkerId, CellTypeId), most: u64, batch: &mut Batch) {
+        let members = self.group(cell_type, worker).map_or(&[][..], |group| &group.rows);
+        let rows = batch.rows.iter().chain(&members[..batch.members]);
+        let mut seen: u64 = rows.map(|row| self.rows_seen(*row)).sum();
+        while seen > most && batch.len() > 1 {
+            seen -= batch.last(members).map_or(0, |row| self.rows_seen(row));
+            batch.cut();
+        }
+    }
+
+    /// Rows that a node sees in its spans: those of the ragged input that sees most.
+    fn rows_seen(&self, row: Row) -> u64 {
+        let place = self.lane(row.lane);
+        let request = self.request(place.request);
+        let Some((_, _, stage)) = Self::stage_of(request, place) else { return 0 };
+        let of_run = |run: &Run| {
+            let ends = match run.of {
+                RunOf::Tensor(_) => (i64::MIN >> 1, i64::MAX >> 1),
+                RunOf::Chain { chain, stage, .. } => {
+                    let Some((graph, of)) = request.graph_of(chain).zip(request.chain(chain)) else { return 0 };
+                    (-i64::from(graph.stages[stage as usize].retention.before()), of.end.into())
+                }
+            };
+            run.rows(row.step, ends)
+        };
+        let spans = stage.inputs.iter().filter(|input| matches!(input.source, Source::Span(_)));
+        spans.map(|input| input.source.runs().iter().map(of_run).sum()).max().unwrap_or(0)
     }
 
     /// Whether a listed node is ready, and a worker may run it.

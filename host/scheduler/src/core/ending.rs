@@ -1,6 +1,7 @@
 //! How requests end, and what they give back. Each admitted request ends here, exactly once.
 
 use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::{Retention, UnfoldedChain};
 
 use crate::command::Failure;
 use crate::core::request::{Block, Chain, Phase};
@@ -231,8 +232,22 @@ impl Core {
     }
 
     pub(crate) fn free_chain_if_unread(&mut self, id: RequestId, number: u32) {
+        let mut next = Some(number);
+        while let Some(number) = next {
+            self.free_unread(id, number);
+            // What continues it has waited for it.
+            next = self.request(id).chain(number).filter(|chain| chain.gone()).and_then(Chain::continued_by);
+        }
+    }
+
+    fn free_unread(&mut self, id: RequestId, number: u32) {
         let request = self.request(id);
         let Some(chain) = request.chain(number).filter(|_| request.grows() && request.taken().is_none()) else { return };
+        // Chains of a series go in their order. The last gives back the slots.
+        let continued = request.graph_of(number).and_then(|graph| request.chain(graph.continues?));
+        if continued.is_some_and(|continued| !continued.gone()) {
+            return;
+        }
         let lanes = || (0..chain.stages()).map(|stage| self.lane(chain.lane(stage)));
         let flying = lanes().any(|lane| lane.flying > 0 || lane.placed_in == self.tick as u32);
         if chain.gone() || !chain.ended() || chain.kept || chain.is_read() || flying {
@@ -241,7 +256,7 @@ impl Core {
         let base = request.block.map_or(0, |block| block.start);
         for stage in 0..chain.stages() {
             let Some(lane) = self.request(id).chain(number).map(|chain| chain.lane(stage)) else { return };
-            let (slot, slots) = (self.lane(lane).slot, self.slots_of(lane));
+            let (slot, slots) = (self.lane(lane).slot, if self.goes_on(id, number, stage) { 0 } else { self.slots_of(lane) });
             let rare = self.request_mut(id).rare_if_any();
             if let Some(reservation) = rare.and_then(|rare| rare.reservation.as_mut()).filter(|_| slots > 0) {
                 reservation.free(slot.0 - base, slots);
@@ -252,6 +267,14 @@ impl Core {
             chain.go();
         }
         self.check_put_off(id);
+    }
+
+    /// Whether a chain that continues this one has the slots of a stage.
+    fn goes_on(&self, id: RequestId, number: u32, stage: u32) -> bool {
+        let request = self.request(id);
+        let (chain, graph) = (request.chain(number), request.graph_of(number));
+        let is_ring = |graph: &UnfoldedChain| matches!(graph.stages[stage as usize].retention, Retention::Ring { .. });
+        chain.is_some_and(|chain| chain.continued_by().is_some()) && graph.is_some_and(is_ring)
     }
 
     /// Retries a pending growth: there may be room now, or no chain left to wait for.

@@ -91,6 +91,8 @@ pub(crate) struct ModelType {
     pub(crate) cell_type: CellTypeId,
     pub(crate) priority: i32,
     pub(crate) batch: BatchSizes,
+    /// Rows of spans that a task may read, unless it is of one node.
+    pub(crate) span_rows: u64,
     pub(crate) cost: CostTable,
     pub(crate) fill_first: bool,
     pub(crate) steps_together: bool,
@@ -134,6 +136,7 @@ impl Model {
                         cell_type: cell.cell_type,
                         priority: cell.priority,
                         batch: cell.batch,
+                        span_rows: u64::MAX,
                         cost: cell.cost.clone(),
                         fill_first: cell.fill_first,
                         steps_together: cell.steps_together,
@@ -158,8 +161,11 @@ impl Model {
             let cell = self.type_of_cell.iter().position(|of_type| *of_type == at);
             let Some(sizes) = cell.map(|cell| sound(self.info.cells[cell].batch)) else { continue };
             let fits = |rows: &u32| slice_ns.is_none_or(|slice_ns| one.cost.nanoseconds(*rows).is_none_or(|ns| ns <= slice_ns));
-            let max = if fits(&1) { (1..=sizes.max).rev().find(fits).unwrap_or(1) } else { sizes.max };
-            one.batch = sound(BatchSizes { max, ..sizes });
+            let fitted = |most: u32| if fits(&1) { (1..=most).rev().find(fits).unwrap_or(1) } else { most };
+            let spans = cell.and_then(|cell| self.info.cells[cell].spans);
+            let span_rows = spans.map_or(u64::MAX, |spans| u64::from(spans.rows) * u64::from(fitted(spans.batch)));
+            one.batch = sound(BatchSizes { max: fitted(sizes.max), ..sizes });
+            one.span_rows = span_rows;
         }
     }
 

@@ -74,7 +74,9 @@ impl Core {
         let first = self.out.copies.len();
         for (before, after) in &renamed {
             let (source, place, slots) = (self.lane(*before), self.lane(*after), self.slots_of(*after));
-            if slots > 0 && has_values(place) {
+            // Stages of a series have the same slots, and others may share some.
+            let is_copied = || self.out.copies[first..].iter().any(|(slot, _, count)| *slot == source.slot && *count >= slots);
+            if slots > 0 && (has_values(place) || self.goes_on_from(*after)) && !is_copied() {
                 self.out.copies.push((source.slot, place.slot, slots));
             }
         }
@@ -83,6 +85,13 @@ impl Core {
         let lanes = renamed.into_iter().map(|(before, _)| before).collect();
         self.rare_mut(id).moving = Some(Box::new(Moving { from, block: old, lanes }));
         self.moving_to.push((id, to));
+    }
+
+    /// Whether rows of chains before a lane's own are held in its slots.
+    fn goes_on_from(&self, lane: LaneId) -> bool {
+        let place = self.lane(lane);
+        let stage = Self::stage_of(self.request(place.request), place).map(|(_, _, stage)| stage);
+        stage.is_some_and(|stage| stage.retention.before() > 0)
     }
 
     /// Takes every ready node off its queue.

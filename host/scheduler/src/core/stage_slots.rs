@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::Retention;
 
 use crate::command::Failure;
 use crate::core::Core;
@@ -20,21 +21,34 @@ impl Core {
     /// them in `placed_slots`. If not all stages fit, it returns false and leaves the reservation
     /// as before.
     pub(crate) fn allocate_stages(&mut self, id: RequestId, graph: &UnfoldedGrowth) -> bool {
-        let Self { requests, models, placed_slots, .. } = self;
+        let Self { requests, models, lanes, placed_slots, .. } = self;
         let request = &mut requests[id.index()];
         let info = &models[request.model.index()].as_ref().expect("a request's model is known").info;
         let base = request.block.map_or(0, |block| block.start);
+        placed_slots.clear();
+        for (continued, _) in slots_of_stages(info, graph) {
+            let slot = continued.and_then(|(chain, stage)| Some(lanes[request.chain(chain)?.lane(stage).index()].slot));
+            placed_slots.push(slot.unwrap_or(NO_SLOT));
+        }
+        if let Some(shared) = &graph.shared {
+            let held = slots_of_stages(info, graph).map(|(_, slots)| slots > 0);
+            placed_slots.clear();
+            placed_slots.extend(shared.first.iter().zip(held).map(|(first, held)| if held { Slot(base + first) } else { NO_SLOT }));
+            return true;
+        }
         let mut reservation = request.rare_if_any().and_then(|rare| rare.reservation.as_mut());
         let mut next = base;
-        placed_slots.clear();
-        for slots in slots_of_stages(info, graph) {
-            let slot = match &mut reservation {
-                _ if slots == 0 => NO_SLOT,
+        for (at, (continued, slots)) in slots_of_stages(info, graph).enumerate() {
+            if slots == 0 || continued.is_some() {
+                continue;
+            }
+            placed_slots[at] = match &mut reservation {
                 Some(reservation) => match reservation.allocate(slots) {
                     Some(start) => Slot(base + start),
                     None => {
-                        let taken = placed_slots.iter().zip(slots_of_stages(info, graph)).filter(|(slot, _)| **slot != NO_SLOT);
-                        taken.for_each(|(slot, slots)| reservation.free(slot.0 - base, slots));
+                        let own = placed_slots[..at].iter().zip(slots_of_stages(info, graph));
+                        let taken = own.filter(|(slot, (continued, _))| **slot != NO_SLOT && continued.is_none());
+                        taken.for_each(|(slot, (_, slots))| reservation.free(slot.0 - base, slots));
                         return false;
                     }
                 },
@@ -43,7 +57,6 @@ impl Core {
                     Slot(next - slots)
                 }
             };
-            placed_slots.push(slot);
         }
         true
     }
@@ -74,13 +87,22 @@ impl Core {
 
 /// Slots for the values of a growth.
 pub(crate) fn slots_needed(info: &ModelInfo, growth: &UnfoldedGrowth) -> u64 {
-    slots_of_stages(info, growth).map(u64::from).sum()
+    if let Some(shared) = &growth.shared {
+        return shared.slots.into();
+    }
+    slots_of_stages(info, growth).map(|(_, slots)| u64::from(slots)).sum()
 }
 
-/// Slots for the values of each stage of a growth, in order.
-fn slots_of_stages(info: &ModelInfo, growth: &UnfoldedGrowth) -> impl Iterator<Item = u32> {
-    let stages = growth.chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain.length.bound, stage)));
-    stages.map(|(bound, stage)| stage_slots(info, stage.cell, stage.retention.places(bound)).unwrap_or(u32::MAX))
+/// Slots for the values of each stage of a growth, in order; and, of one that continues a stage of a series, that stage and its
+/// chain, whose slots it has.
+fn slots_of_stages(info: &ModelInfo, growth: &UnfoldedGrowth) -> impl Iterator<Item = (Option<(u32, u32)>, u32)> {
+    growth.chains.iter().flat_map(move |chain| {
+        (0..).zip(&chain.stages).map(move |(number, stage)| {
+            let slots = stage_slots(info, stage.cell, stage.retention.places(chain.length.bound)).unwrap_or(u32::MAX);
+            let continues = chain.continues.filter(|_| matches!(stage.retention, Retention::Ring { .. }));
+            (continues.map(|chain| (chain, number)), slots)
+        })
+    })
 }
 
 pub(crate) fn stage_slots(info: &ModelInfo, cell: u32, places: u32) -> Option<u32> {

@@ -219,6 +219,7 @@ mod tests {
             cost: CostTable::unknown(),
             fill_first: false,
             steps_together: false,
+            spans: None,
         }];
         Arc::new(ModelInfo {
             model: ModelId(id),

@@ -17,6 +17,8 @@ mod dice;
 mod graphs;
 #[path = "../../tests/suite/model.rs"]
 mod model;
+#[path = "../../tests/suite/sharing.rs"]
+mod sharing;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../../tests/suite/traffic.rs"]
 mod traffic;

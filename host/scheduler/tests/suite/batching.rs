@@ -50,6 +50,7 @@ impl Shape {
             cost: cost.clone(),
             fill_first: false,
             steps_together: false,
+            spans: None,
         };
         let cells = (0..).zip(&self.costs).map(cell).collect();
         ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), policy: None, cells, growth_slots: None }

@@ -30,6 +30,7 @@ pub(crate) fn model(model: u32, tenant: u32, weight: u32) -> ModelInfo {
         cost: CostTable::unknown(),
         fill_first: false,
         steps_together: false,
+        spans: None,
     };
     let cells = (0..4).map(cell).collect();
     ModelInfo { model: ModelId(model), tenant: TenantId(tenant), weight, class: NumericClass(0), policy: None, cells, growth_slots: None }

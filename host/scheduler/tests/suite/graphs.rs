@@ -41,7 +41,7 @@ pub(crate) fn whole(cell: u32, depends: &[Dependency]) -> UnfoldedStage {
 /// A chain of `bound` steps, in order if any stage waits for the step before.
 pub(crate) fn chain(bound: u32, stages: Vec<UnfoldedStage>) -> UnfoldedChain {
     let sequential = stages.iter().flat_map(|stage| &stage.depends).any(|depends| matches!(depends, Dependency::Previous { .. }));
-    UnfoldedChain { stages, length: Length { bound, like: None }, sequential, stop: None }
+    UnfoldedChain { stages, length: Length { bound, like: None }, sequential, stop: None, continues: None }
 }
 
 pub(crate) fn lstm(bound: u32, also: &[Dependency]) -> UnfoldedChain {
@@ -113,7 +113,7 @@ pub(crate) fn growth(first_chain: u32, mut chains: Vec<UnfoldedChain>, next: Opt
         }
     }
     let nodes = chains.iter().map(|chain| u64::from(chain.length.bound) * chain.stages.len() as u64).sum();
-    Arc::new(UnfoldedGrowth { first_chain, chains, outputs: Vec::new(), cancel: Vec::new(), next, nodes })
+    Arc::new(UnfoldedGrowth { first_chain, chains, outputs: Vec::new(), cancel: Vec::new(), next, nodes, shared: None })
 }
 
 fn components(bound: u32, links: impl Iterator<Item = (u32, u32)>) -> Grouping {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::{Dependency, Grouping, Source, UnfoldedChain, UnfoldedStage};
+use cellwright_cell_graph::unfolded::{Dependency, Grouping, RunOf, Source, UnfoldedChain, UnfoldedStage};
 
 /// A node of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,4 +131,23 @@ impl Graph {
         }
         needs
     }
+}
+
+/// Stages that a stage of a chain reads in place: their chains and numbers.
+pub(crate) fn reads(own: u32, stage: &UnfoldedStage) -> impl Iterator<Item = (u32, u32)> {
+    stage.inputs.iter().flat_map(move |input| {
+        let source = match &input.source {
+            Source::Steps { chain, stage, .. } | Source::Last { chain, stage, .. } => vec![(*chain, *stage)],
+            Source::Sibling { stage, .. } => vec![(own, *stage)],
+            Source::Nodes { stage, of, .. } => of.iter().map(|node| (node.chain, *stage)).collect(),
+            source => {
+                let seen = source.runs().iter().filter_map(|run| match run.of {
+                    RunOf::Chain { chain, stage, .. } => Some((chain, stage)),
+                    RunOf::Tensor(_) => None,
+                });
+                seen.collect()
+            }
+        };
+        source.into_iter().chain(input.feedback.map(|(stage, _)| (own, stage)))
+    })
 }

@@ -5,6 +5,7 @@
 //! the same events. Of those who changed domain it sees whether they were the ones to do so.
 
 mod readiness;
+mod spans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -537,6 +538,14 @@ impl Oracle {
         nodes.truncate(max);
         if nodes.len() > quantum {
             nodes.truncate(nodes.len() / quantum * quantum);
+        }
+        let spans =
+            self.models.values().flat_map(|model| &model.cells).find(|cell| cell.cell_type == cell_type).and_then(|cell| cell.spans);
+        if let Some(spans) = spans {
+            let most = u64::from(spans.rows) * u64::from(spans.batch);
+            while nodes.len() > 1 && nodes.iter().map(|node| self.requests[&node.4].rows_seen(node.5)).sum::<u64>() > most {
+                nodes.pop();
+            }
         }
         nodes.into_iter().map(|node| (node.4, node.5)).collect()
     }

@@ -27,6 +27,7 @@ fn model(max: u32) -> ModelInfo {
         cost: CostTable::unknown(),
         fill_first: false,
         steps_together: false,
+        spans: None,
     };
     let cells = (0..4).map(cell).collect();
     ModelInfo { model: ModelId(0), tenant: TenantId(0), weight: 1, class: NumericClass(0), policy: None, cells, growth_slots: Some(64) }

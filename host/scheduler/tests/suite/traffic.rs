@@ -7,10 +7,11 @@ use cellwright_cell_graph::UnfoldedGrowth;
 use cellwright_cell_graph::check::{GraphLimits, Model, Unfolding};
 use cellwright_cell_graph::generate::{self, Rng};
 use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::layout::NodeLayout;
 use cellwright_cell_graph::unfolded::{Dependency, Source};
 use cellwright_scheduler::{
     BatchSizes, CellInfo, CellTypeId, Config, CostTable, Event, Graph, Knot, Lazy, LengthAware, Merge, ModelId, ModelInfo, NumericClass,
-    PolicyKind, Release, RequestId, Stages, TenantId, Time, WorkerId,
+    PolicyKind, Release, RequestId, SpanLimit, Stages, TenantId, Time, WorkerId,
 };
 
 use super::dice::Dice;
@@ -91,6 +92,7 @@ pub(crate) fn models(dice: &mut Dice, cells: u32, mixed: bool) -> Vec<ModelInfo>
                     cost: costs(times, tenant * cells + cell),
                     fill_first: filled_first >> ((tenant * cells + cell) % 16) & 1 == 1,
                     steps_together: together >> ((tenant * cells + cell) % 16) & 1 == 1,
+                    spans: None,
                 }
             });
             let cells = infos.collect();
@@ -156,7 +158,16 @@ impl Run {
         let mut config = config(&mut dice);
         let checked = scope.checked.then(|| (generate::model_with_spans(seed % 16), Rng::new(seed)));
         let cells = checked.as_ref().map_or(graphs::CELLS, |(model, _)| model.cells.len() as u32);
-        let models = models(&mut dice, cells, scope.mixed);
+        let mut models = models(&mut dice, cells, scope.mixed);
+        if let Some((real, _)) = &checked {
+            // Where stages share slots, the growth says where.
+            let of_all = models.iter_mut().flat_map(|model| model.cells.iter_mut().zip(&real.cells));
+            of_all.for_each(|(info, cell)| {
+                info.slots = NodeLayout::slots_of(cell);
+                let is_ragged = cell.inputs.iter().any(|port| port.ragged);
+                info.spans = is_ragged.then(|| SpanLimit { rows: 1 + seed as u32 % 3, batch: 1 + seed as u32 / 4 % 8 });
+            });
+        }
         adjust(&mut config, models.len());
         let domains = dice.between(1, scope.domains);
         let arena = *dice.pick(&[64, 100, 300, 2000]);

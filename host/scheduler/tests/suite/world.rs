@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
+use cellwright_cell_graph::unfolded::Retention;
 use cellwright_scheduler::{
     Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, PolicyKind, Release, RequestId, Scheduler, Slice, Slot,
     Submission, Takes, TaskSeq, Time, WorkerId,
@@ -94,6 +95,8 @@ pub(crate) struct LaneInfo {
     pub(crate) slot: Slot,
     pub(crate) slots: u32,
     pub(crate) flying: u32,
+    /// Another lane of the request has some of its slots, too.
+    pub(crate) shares: bool,
 }
 
 pub(crate) struct Task {
@@ -312,10 +315,15 @@ impl World {
             let of = |domain| self.lanes.values().filter(move |info| info.request == moved.request && info.domain == domain);
             for old in of(moved.from).filter(|info| info.slots > 0) {
                 let new = of(moved.to).find(|info| (info.chain, info.stage) == (old.chain, old.stage)).expect("a new place for the old");
-                let computed = nodes.keys().any(|node| (node.chain, node.stage) == (old.chain, old.stage));
-                let copied = commands.copies[moved.copies.clone()].contains(&(old.slot, new.slot, old.slots));
-                assert_eq!(computed, copied, "values are copied, and nothing else");
-                self.copied += u32::from(copied);
+                let computed = |lane: &LaneInfo| nodes.keys().any(|node| (node.chain, node.stage) == (lane.chain, lane.stage));
+                let goes_on = |lane: &LaneInfo| request.graph.stage(lane.chain, lane.stage).retention.before() > 0;
+                let has_values = of(moved.from).any(|lane| lane.slot == old.slot && (computed(lane) || goes_on(lane)));
+                let copies = commands.copies[moved.copies.clone()].iter().filter(|(from, to, slots)| {
+                    (*from, *to) == (old.slot, new.slot) && (*slots == old.slots || old.shares && *slots > old.slots)
+                });
+                let copied = copies.count();
+                assert_eq!(usize::from(has_values), copied, "values are copied once, and nothing else");
+                self.copied += copied as u32;
             }
             self.moves.push(moved.request);
             self.moved += 1;
@@ -368,8 +376,12 @@ impl World {
         assert_eq!(info.flying, 0, "a lane was released while a task names it");
         if let Some(arena) = self.arenas.get_mut(&info.domain).filter(|_| info.slots > 0) {
             for slot in &mut arena[info.slot.index()..][..info.slots as usize] {
-                assert_eq!(*slot, Some(lane));
-                *slot = None;
+                // What continues it has them.
+                if *slot == Some(lane) {
+                    *slot = None;
+                } else {
+                    assert!(info.shares, "its slots were another lane's");
+                }
             }
         }
         self.requests.get_mut(&info.request).expect("a lane's request").lanes -= 1;
@@ -384,6 +396,7 @@ impl World {
             request.placed += 1;
             request.cancelled_chains.extend(&growth.cancel);
         }
+        let own: Vec<LaneId> = places.iter().map(|(lane, _)| *lane).collect();
         let mut places = places.iter();
         for (local, chain) in growth.chains.iter().enumerate() {
             for (stage, graph) in chain.stages.iter().enumerate() {
@@ -403,10 +416,22 @@ impl World {
                     // A domain may be lost in the same breath.
                     slots: if arena.is_some() { slots } else { 0 },
                     flying: 0,
+                    shares: growth.shared.is_some(),
                 };
+                let goes_on = chain.continues.filter(|_| matches!(graph.retention, Retention::Ring { .. }));
+                let is_before = |info: &LaneInfo| {
+                    info.request == placement.request
+                        && (Some(info.chain), info.stage, info.domain) == (goes_on, stage as u32, placement.domain)
+                };
+                let before = self.lanes.iter_mut().find(|(_, info)| is_before(info)).map(|(lane, info)| {
+                    assert_eq!(info.slot, slot, "a stage goes on elsewhere");
+                    info.shares = true;
+                    *lane
+                });
                 if let Some(arena) = arena {
                     for slot in &mut arena[slot.index()..][..slots as usize] {
-                        assert_eq!(*slot, None, "a slot lives in two lanes");
+                        let is_shared = growth.shared.is_some() && slot.is_none_or(|lane| own.contains(&lane));
+                        assert!(slot.is_none() || before.is_some() && *slot == before || is_shared, "a slot lives in two lanes");
                         *slot = Some(lane);
                     }
                 }
@@ -448,6 +473,7 @@ impl World {
                     continue;
                 }
                 self.check_needs(request, node, launch, index);
+                self.check_place(request, &info, launch);
             }
             for row in rows {
                 let info = self.lanes[&row.lane];

@@ -62,7 +62,7 @@ mod tests {
 
     fn growth(kib: usize) -> Arc<UnfoldedGrowth> {
         let cancel = vec![0; kib << 8];
-        Arc::new(UnfoldedGrowth { first_chain: 0, chains: Vec::new(), outputs: Vec::new(), cancel, next: None, nodes: 0 })
+        Arc::new(UnfoldedGrowth { first_chain: 0, chains: Vec::new(), outputs: Vec::new(), cancel, next: None, nodes: 0, shared: None })
     }
 
     #[test]

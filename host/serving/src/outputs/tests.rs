@@ -16,7 +16,7 @@ const FIRST: Source = Source::Index(Affine { first: 0, stride: 0, from_end: fals
 
 /// Independent steps of the generated model's leaves.
 fn leaves(length: Extent) -> Chain {
-    Chain { stages: vec![Stage { cell: CELLS.leaf, inputs: vec![FIRST] }], length, feedback: vec![], stop: None }
+    Chain { stages: vec![Stage { cell: CELLS.leaf, inputs: vec![FIRST] }], length, feedback: vec![], stop: None, series: None }
 }
 
 /// A decoder that may stop.
@@ -27,6 +27,7 @@ fn decoder(length: u32) -> Chain {
         length: Extent::Fixed(length),
         feedback: vec![feed(0, 1), feed(1, 2), feed(2, 0)],
         stop: Some((0, 3)),
+        series: None,
     }
 }
 
@@ -308,7 +309,7 @@ fn texts(streaming: bool, bytes_max: u64) -> Outputs {
     let spec = TensorSpec { name: "text".to_owned(), datatype: Datatype::Bytes, shape: vec![1] };
     let description = Description { outputs: vec![spec.clone()], ..Description::default() };
     let model = Arc::new(Model { description: description.into(), cells: vec![] });
-    let growth = UnfoldedGrowth { first_chain: 0, chains: vec![], outputs: vec![], cancel: vec![], next: None, nodes: 0 };
+    let growth = UnfoldedGrowth { first_chain: 0, chains: vec![], outputs: vec![], cancel: vec![], next: None, nodes: 0, shared: None };
     let room = Arc::new(AnswerRoom::alone(bytes_max));
     Outputs::new(Taking { model, specs: Arc::from([spec]), streaming, room }, &growth).unwrap()
 }

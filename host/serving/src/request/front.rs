@@ -11,6 +11,9 @@ use crate::join::Piece;
 use crate::outputs::Outputs;
 use crate::recipient::Recipient;
 
+/// Growths of a request that may wait for their place before it takes more input: half of those that the scheduler lets wait.
+const GROWING_MAX: u32 = 32;
+
 /// What the engine's thread and clients touch.
 pub(super) struct Front {
     pub(super) outputs: Outputs,
@@ -19,6 +22,8 @@ pub(super) struct Front {
     pub(super) calling: bool,
     /// The graph will not grow any more.
     pub(super) closed: bool,
+    /// Growths that wait for their place.
+    pub(super) growing: u32,
     /// Chunks of a session that the plugin has not been told of.
     pub(super) chunks: VecDeque<Vec<Arc<Tensor>>>,
     /// No more chunks will come.
@@ -50,6 +55,7 @@ impl Front {
             recipient: Some(recipient),
             calling: false,
             closed: growth.next.is_none(),
+            growing: 0,
             chunks: VecDeque::new(),
             input_over: !session,
             told_over: false,
@@ -66,7 +72,12 @@ impl Front {
             return false;
         }
         let told = self.chunks.is_empty() && (!self.input_over || self.told_over);
-        self.outputs.is_due() || self.outputs.waits_for_input() && !told
+        self.outputs.is_due() || self.takes_input() && !told
+    }
+
+    /// Whether the plugin is to be told of more input. A session that is fed faster than it is computed is held up.
+    fn takes_input(&self) -> bool {
+        self.outputs.waits_for_input() && self.growing < GROWING_MAX
     }
 
     /// Whoever hears the end, and all that has arrived for it; nothing is held for anybody else any more.
@@ -79,7 +90,7 @@ impl Front {
     /// Whether a session has ended or waits for input, with all that its answers and its plugin asked for.
     pub(super) fn is_idle(&self) -> bool {
         let has_more = self.calling || self.lost || !self.chunks.is_empty() || self.has_occasion() || self.outputs.has_parts();
-        self.recipient.is_none() || !has_more && self.outputs.waits_for_input() && self.outputs.is_complete()
+        self.recipient.is_none() || !has_more && self.growing == 0 && self.outputs.waits_for_input() && self.outputs.is_complete()
     }
 
     pub(super) fn wake_feeder(&mut self) {
@@ -96,7 +107,7 @@ impl Front {
         if let Some(values) = self.outputs.watched() {
             return Some(Occasion::Values(values));
         }
-        if !self.outputs.waits_for_input() {
+        if !self.takes_input() {
             return None;
         }
         if let Some(chunk) = self.chunks.pop_front() {

@@ -130,7 +130,7 @@ impl Active {
         let lost = lock(&self.named).lost.take();
         let Some((recipient, times)) = lost.and_then(|mut lost| lost.0.take()) else { return Ok(()) };
         front.outputs = outputs;
-        (front.closed, front.told_over, front.replayed) = (growth.next.is_none(), false, Some(times));
+        (front.closed, front.growing, front.told_over, front.replayed) = (growth.next.is_none(), 0, false, Some(times));
         front.recipient = Some(recipient);
         tracing::debug!(model = self.model.name(), "a request whose worker was lost restarts");
         // The engine's thread waits for the front with whatever comes of it.

@@ -46,6 +46,12 @@ impl Sink for RequestSink {
         self.changed(|outputs| outputs.ended(chain, executed));
     }
 
+    fn placed(&mut self) {
+        let mut front = lock(&self.active.front);
+        front.growing = front.growing.saturating_sub(1);
+        self.active.go_on(front);
+    }
+
     fn finished(self: Box<Self>, times: RequestTimes) {
         if let Some((outputs, recipient)) = self.end(times) {
             self.active.end(outputs, recipient);

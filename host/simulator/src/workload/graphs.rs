@@ -32,17 +32,17 @@ pub(super) fn recurrent(bound: u32, mut stages: Vec<UnfoldedStage>) -> UnfoldedC
         // Two places are for two steps to take turns; fewer steps have one each.
         stage.retention = if bound > 2 { Retention::Double } else { Retention::All };
     }
-    UnfoldedChain { stages, length: Length { bound, like: None }, sequential: true, stop: None }
+    UnfoldedChain { stages, length: Length { bound, like: None }, sequential: true, stop: None, continues: None }
 }
 
 /// So many steps that do not wait for one another.
 pub(super) fn independent(bound: u32, stages: Vec<UnfoldedStage>) -> UnfoldedChain {
-    UnfoldedChain { stages, length: Length { bound, like: None }, sequential: false, stop: None }
+    UnfoldedChain { stages, length: Length { bound, like: None }, sequential: false, stop: None, continues: None }
 }
 
 pub(super) fn growth(chains: Vec<UnfoldedChain>) -> Arc<UnfoldedGrowth> {
     let nodes = chains.iter().map(|chain| u64::from(chain.length.bound) * chain.stages.len() as u64).sum();
-    Arc::new(UnfoldedGrowth { first_chain: 0, chains, outputs: Vec::new(), cancel: Vec::new(), next: None, nodes })
+    Arc::new(UnfoldedGrowth { first_chain: 0, chains, outputs: Vec::new(), cancel: Vec::new(), next: None, nodes, shared: None })
 }
 
 /// A layer of LSTM over so many steps.

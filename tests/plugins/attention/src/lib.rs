@@ -1,14 +1,17 @@
 //! Models whose steps see other steps, as `tests/vectors/make.py` has them in PyTorch. The parameter `model` says which. Each takes token ids
-//! and gives a row of `outputs` numbers at each step.
+//! and gives a row of `outputs` numbers at each step. With the parameter `session` the tokens may come in parts.
 
 mod cells;
 mod graphs;
+mod sessions;
 
 use cellwright_guest::Cell;
 use cellwright_guest::prelude::*;
 
+use crate::graphs::{Reading, of};
+
 /// Tokens of a request, at most.
-const TOKENS_MAX: u32 = 2048;
+const READ_MAX: u32 = 2048;
 /// Heads of attention.
 const HEADS: u32 = 2;
 /// Steps that the models with attention over a source make.
@@ -17,8 +20,15 @@ const READING_STEPS: u32 = 8;
 const WRITTEN_MAX: u32 = 200;
 /// Rows that local attention sees.
 const NEAREST: u32 = 16;
+/// The largest nodes that a session may hold at once.
+const LIVE_MAX: u32 = 3 * READ_MAX;
 
-enum Attention {
+struct Attention {
+    model: Model,
+    is_session: bool,
+}
+
+enum Model {
     /// A transformer that writes: its keys and values are its own earlier steps'.
     Decoder([Cell; 3]),
     /// A recurrent reader, and what looks at all its steps from each of its own, in two stages.
@@ -34,38 +44,72 @@ impl Plugin for Attention {
     fn describe(parameters: &Parameters, _: &Bundle) -> Result<(Self, Description), Refusal> {
         let [hidden, outputs] = parameters.sizes(["hidden", "outputs"])?;
         let name = parameters.text("model")?;
-        let mut model = ModelBuilder::new();
-        model.input("ids", Int64, &[-1]).output("y", Fp32, &[-1, i64::from(outputs)]);
-        let this = match name {
-            "decoder" => Self::Decoder(cells::decoder(&mut model, hidden, outputs)),
-            "luong" => Self::Luong(cells::luong(&mut model, hidden)),
-            "bahdanau" => Self::Bahdanau(cells::bahdanau(&mut model, hidden)),
+        let is_session = parameters.truth_or("session", false)?;
+        let mut built = ModelBuilder::new();
+        built.input("ids", Int64, &[-1]).output("y", Fp32, &[-1, i64::from(outputs)]);
+        if is_session {
+            built.live_max(LIVE_MAX);
+        }
+        let model = match name {
+            "decoder" => Model::Decoder(cells::decoder(&mut built, hidden, outputs)),
+            "luong" => Model::Luong(cells::luong(&mut built, hidden)),
+            "bahdanau" => Model::Bahdanau(cells::bahdanau(&mut built, hidden)),
             "transducer" => {
                 let [blank, most] = [parameters.index("blank")?, parameters.positive("most")?];
-                Self::Transducer(cells::transducer(&mut model, hidden, outputs, [blank, most]), most)
+                Model::Transducer(cells::transducer(&mut built, hidden, outputs, [blank, most]), most)
             }
-            "local" => Self::Local(cells::local(&mut model, hidden, outputs)),
-            "pooling" => Self::Pooling(cells::pooling(&mut model, hidden, outputs)),
+            "local" => Model::Local(cells::local(&mut built, hidden, outputs)),
+            "pooling" => Model::Pooling(cells::pooling(&mut built, hidden, outputs)),
             _ => return Err(Parameters::refusal("model", "is none of those that are here")),
         };
         parameters.refuse_unknown()?;
-        Ok((this, model.finish()))
+        Ok((Self { model, is_session }, built.finish()))
     }
 
     fn unfold(&self, request: &Request) -> Result<Growth, Refusal> {
+        if self.is_session { self.first_part(request) } else { self.whole(request) }
+    }
+
+    fn resume(&self, state: &[u8], event: &Event, request: &Request) -> Result<Reaction, Refusal> {
+        self.next(state, event, request)
+    }
+}
+
+impl Attention {
+    /// A request whose tokens are all there.
+    fn whole(&self, request: &Request) -> Result<Growth, Refusal> {
         let mut growth = GrowthBuilder::new();
-        let ids = request.input("ids")?;
-        let y = match self {
-            Self::Decoder(cells) => {
-                let ids = ids.ints()?;
-                let [prompt @ .., last] = &ids[..] else { return Err(Refusal::InvalidInput("there is no token".into())) };
-                graphs::decoder(&mut growth, cells, prompt, *last)
+        let input = request.input("ids")?;
+        if let Model::Decoder(cells) = &self.model {
+            let ids = input.ints()?;
+            let [prompt @ .., last] = &ids[..] else { return Err(Refusal::InvalidInput("there is no token".into())) };
+            let [embed, middle, _] = cells;
+            let read = (!prompt.is_empty()).then(|| graphs::prompt(&mut growth, [embed, middle], (prompt, 0), Reading::Whole));
+            let y = graphs::written(&mut growth, cells, read, (*last, prompt.len() as u32));
+            growth.output_all("y", y);
+            return Ok(growth.finish());
+        }
+        let ids = input.sequence(Int64, &[], READ_MAX)?;
+        let mut read = |reader: &Cell| graphs::read(&mut growth, reader, ids, Reading::Whole);
+        let y = match &self.model {
+            Model::Luong([reader, step, attend]) => {
+                let read = read(reader);
+                graphs::luong(&mut growth, step, attend, of(read, 0, reader, "h"))
             }
-            Self::Luong(cells) => graphs::luong(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?),
-            Self::Bahdanau(cells) => graphs::bahdanau(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?),
-            Self::Transducer(cells, most) => graphs::transducer(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?, *most),
-            Self::Local(cells) => graphs::local(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?),
-            Self::Pooling(cells) => graphs::pooling(&mut growth, cells, ids.sequence(Int64, &[], TOKENS_MAX)?),
+            Model::Bahdanau([reader, attend, step]) => {
+                let read = read(reader);
+                graphs::bahdanau(&mut growth, attend, step, ["h", "known"].map(|output| of(read, 0, reader, output)))
+            }
+            Model::Transducer([reader, step], most) => {
+                let read = read(reader);
+                graphs::transduced(&mut growth, step, (of(read, 0, reader, "known"), 0..ids.count), *most, None).output("y")
+            }
+            Model::Pooling([reader, pool]) => {
+                let read = read(reader);
+                graphs::pooling(&mut growth, pool, of(read, 0, reader, "h"))
+            }
+            Model::Local(cells) => graphs::local(&mut growth, cells, ids, Reading::Whole),
+            Model::Decoder(_) => unreachable!("a prompt is read otherwise"),
         };
         growth.output_all("y", y);
         Ok(growth.finish())

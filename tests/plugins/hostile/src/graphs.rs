@@ -122,6 +122,7 @@ pub fn summing(rows: u32) -> Chain {
         length: Extent::Fixed(rows),
         feedback: vec![Feedback { stage: 0, output: 0, to_stage: 0, input: 1 }],
         stop: None,
+        series: None,
     }
 }
 
@@ -137,7 +138,13 @@ pub fn output(chain: u32) -> OutputRef {
 
 /// Independent steps over row 0, with that state.
 fn chain_of(steps: u32, before: Source) -> Chain {
-    Chain { stages: vec![Stage { cell: 0, inputs: vec![first_row(), before] }], length: Extent::Fixed(steps), feedback: vec![], stop: None }
+    Chain {
+        stages: vec![Stage { cell: 0, inputs: vec![first_row(), before] }],
+        length: Extent::Fixed(steps),
+        feedback: vec![],
+        stop: None,
+        series: None,
+    }
 }
 
 fn first_row() -> Source {
@@ -146,7 +153,7 @@ fn first_row() -> Source {
 
 /// Independent steps of a cell with one input.
 fn one(cell: u32, steps: u32, input: Source) -> Chain {
-    Chain { stages: vec![Stage { cell, inputs: vec![input] }], length: Extent::Fixed(steps), feedback: vec![], stop: None }
+    Chain { stages: vec![Stage { cell, inputs: vec![input] }], length: Extent::Fixed(steps), feedback: vec![], stop: None, series: None }
 }
 
 /// Steps of the cell `heavy`, each of the one before, the first of that number everywhere.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::thread;
 
 use cellwright_cell_graph::Tensor;
+use cellwright_cell_graph::generate::Rng;
 use cellwright_engine::EngineOptions;
 use cellwright_scheduler::Config;
 use cellwright_tests::bundle_folder::{ATTENTION, BundleFolder, CONVOLUTION};
 use cellwright_tests::host::Host;
 use cellwright_tests::requests;
+use cellwright_tests::sessions::open_session;
 use serde_json::Value;
 
 /// What PyTorch computed (`tests/vectors/make.py`).
@@ -59,11 +61,35 @@ impl Vectors {
     }
 }
 
-fn convolution() -> (Vectors, BundleFolder) {
+fn convolution(more: &str) -> (Vectors, BundleFolder) {
     let vectors = Vectors::load("convolution");
     let sample = format!(r#"{{"name":"audio","datatype":"FP32","shape":[24],"data":{:?}}}"#, [0.5; 24]);
-    let bundle = vectors.bundle(CONVOLUTION, "features = 5\nhidden = 7\noutputs = 4", &sample);
+    let bundle = vectors.bundle(CONVOLUTION, &format!("features = 5\nhidden = 7\noutputs = 4\n{more}"), &sample);
     (vectors, bundle)
+}
+
+/// A model with attention by its family, and its vectors.
+fn attention((family, hidden, outputs, more): (&str, u32, u32, &str), session: bool) -> (Vectors, BundleFolder) {
+    let vectors = Vectors::load(family);
+    let parameters = format!("model = \"{family}\"\nhidden = {hidden}\noutputs = {outputs}\nsession = {session}\n{more}");
+    let bundle = vectors.bundle(ATTENTION, &parameters, r#"{"name":"ids","datatype":"INT64","shape":[3],"data":[1,2,3]}"#);
+    (vectors, bundle)
+}
+
+const FAMILIES: [(&str, u32, u32, &str); 6] = [
+    ("decoder", 8, 13, ""),
+    ("luong", 7, 7, ""),
+    ("bahdanau", 7, 7, ""),
+    ("transducer", 7, 6, "blank = 1\nmost = 3"),
+    ("local", 8, 4, ""),
+    ("pooling", 7, 4, ""),
+];
+
+const POLICIES: [&str; 8] = ["cellular", "adaptive", "graph", "serial", "merge", "lazy", "length-aware", "stages"];
+
+fn host_of(policy: &str) -> Host {
+    let scheduler = Config { policy: policy.parse().expect("a policy"), ..Config::default() };
+    Host::start(EngineOptions { scheduler, ..EngineOptions::default() })
 }
 
 /// 50 requests at once, of several lengths, under every policy.
@@ -72,11 +98,9 @@ fn answers_as_pytorch_does(vectors: &Vectors, bundle: &BundleFolder, input: &str
     let inputs: Vec<_> = inputs.iter().map(|array| (array.name.trim_start_matches(input), array.input(input))).collect();
     let wanted: Vec<_> = outputs.iter().map(|array| (array.name.trim_start_matches('y'), array.floats())).collect();
     assert!(inputs.iter().map(|(length, _)| length).eq(wanted.iter().map(|(length, _)| length)));
-    let policies = ["cellular", "adaptive", "graph", "serial", "merge", "lazy", "length-aware", "stages"];
     let mut first: Vec<Vec<f32>> = Vec::new();
-    for policy in policies {
-        let scheduler = Config { policy: policy.parse().expect("a policy"), ..Config::default() };
-        let host = Host::start(EngineOptions { scheduler, ..EngineOptions::default() });
+    for policy in POLICIES {
+        let host = host_of(policy);
         let model = host.load(bundle).expect("it loads");
         let answers: Vec<Vec<f32>> = thread::scope(|scope| {
             let calls = (0..50).map(|call| {
@@ -103,33 +127,82 @@ fn answers_as_pytorch_does(vectors: &Vectors, bundle: &BundleFolder, input: &str
 
 #[test]
 fn a_convolution_network_answers_as_pytorch_does() {
-    let (vectors, bundle) = convolution();
+    let (vectors, bundle) = convolution("");
     answers_as_pytorch_does(&vectors, &bundle, "audio");
 }
 
 /// A decoder that keeps its keys and values, attention over a source in two forms, a transducer, attention to what is near, and pooling.
 #[test]
 fn models_with_attention_answer_as_pytorch_does() {
-    let families = [
-        ("decoder", 8, 13, ""),
-        ("luong", 7, 7, ""),
-        ("bahdanau", 7, 7, ""),
-        ("transducer", 7, 6, "blank = 1\nmost = 3"),
-        ("local", 8, 4, ""),
-        ("pooling", 7, 4, ""),
-    ];
-    for (family, hidden, outputs, more) in families {
-        let vectors = Vectors::load(family);
-        let parameters = format!("model = \"{family}\"\nhidden = {hidden}\noutputs = {outputs}\n{more}");
-        let bundle = vectors.bundle(ATTENTION, &parameters, r#"{"name":"ids","datatype":"INT64","shape":[3],"data":[1,2,3]}"#);
+    for family in FAMILIES {
+        let (vectors, bundle) = attention(family, false);
         answers_as_pytorch_does(&vectors, &bundle, "ids");
+    }
+}
+
+/// A tensor in parts of random sizes along its only axis.
+fn parts(whole: &Tensor, most: u32, rng: &mut Rng) -> Vec<Tensor> {
+    let size = whole.datatype.size().expect("a fixed size");
+    let (mut parts, mut from) = (Vec::new(), 0);
+    while from < whole.shape[0] {
+        let rows = (rng.between(1, most) as usize).min(whole.shape[0] - from);
+        parts.push(Tensor { shape: vec![rows], data: whole.data[from * size..(from + rows) * size].to_vec(), ..whole.clone() });
+        from += rows;
+    }
+    parts
+}
+
+/// Each request also as a session that gets its input in parts: the bits of one request.
+fn answers_in_parts((vectors, whole): (&Vectors, &BundleFolder), in_parts: &BundleFolder, input: &str, policies: &[&str]) {
+    let inputs: Vec<Tensor> = vectors.arrays("inputs").iter().map(|array| array.input(input)).collect();
+    for policy in policies {
+        let host = host_of(policy);
+        let (whole, in_parts) = (host.load(whole).expect("it loads"), host.load(in_parts).expect("it loads"));
+        let wanted: Vec<_> = inputs
+            .iter()
+            .map(|tensor| host.infer(&whole, requests::of(vec![tensor.clone()])).expect("an answer").outputs[0].to_f32().expect("floats"))
+            .collect();
+        thread::scope(|scope| {
+            for session in 0..16_usize {
+                let (host, model, inputs, wanted) = (&host, &in_parts, &inputs, &wanted);
+                scope.spawn(move || {
+                    let which = session % inputs.len();
+                    let most = [3, 40, 100][session / inputs.len() % 3];
+                    let parts = parts(&inputs[which], most, &mut Rng::new(session as u64));
+                    let mut parts = parts.into_iter().map(|part| requests::of(vec![part]));
+                    let open = open_session(host.serving(), model, parts.next().expect("a part")).expect("a session opens");
+                    let rest = parts.try_for_each(|part| open.push(part));
+                    let answer = open.wait().unwrap_or_else(|error| panic!("{policy}: {error}")).outputs;
+                    rest.expect("a part is taken");
+                    let given = answer[0].to_f32().expect("floats");
+                    assert_eq!(given.len(), wanted[which].len(), "{policy}, {:?} in parts of {most}", inputs[which].shape);
+                    assert_eq!(given, wanted[which], "{policy}, {:?} in parts of {most}: other bits", inputs[which].shape);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_convolution_network_answers_in_parts() {
+    let (vectors, whole) = convolution("");
+    answers_in_parts((&vectors, &whole), &convolution("session = true").1, "audio", &POLICIES);
+}
+
+#[test]
+fn models_with_attention_answer_in_parts() {
+    for (at, family) in FAMILIES.into_iter().enumerate() {
+        let (vectors, whole) = attention(family, false);
+        // Every model under the default policy, and each other policy with one.
+        let policies = [&POLICIES[..1], &POLICIES[1 + at % 7..][..1]].concat();
+        answers_in_parts((&vectors, &whole), &attention(family, true).1, "ids", &policies);
     }
 }
 
 #[test]
 fn a_signal_without_enough_frames_is_refused() {
     let host = Host::shared();
-    let model = host.load(&convolution().1).expect("it loads");
+    let model = host.load(&convolution("").1).expect("it loads");
     let refusal = |elements: usize| {
         host.infer(&model, requests::of(vec![Tensor::from_f32("audio", &[elements], &vec![0.5; elements])])).unwrap_err().to_string()
     };

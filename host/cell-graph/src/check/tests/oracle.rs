@@ -208,7 +208,10 @@ fn assert_held(expanded: &oracle::Expanded, unfolded: &UnfoldedGrowth, executed:
     for chain in unfolded.next.iter().flat_map(|next| &next.keep) {
         let Some(local) = chain.checked_sub(unfolded.first_chain) else { continue };
         let stages = &unfolded.chains[local as usize].stages;
-        let held = |stage: usize| (0..executed[local as usize]).all(|step| places.get(&(*chain, stage as u32, step)) == Some(&step));
+        let held = |stage: usize| {
+            let place = |step| (*chain, stage as u32, stages[stage].retention.place(step));
+            (0..executed[local as usize]).all(|step| places.get(&place(step)) == Some(&step))
+        };
         assert!((0..stages.len()).any(held), "kept chain {chain} is not held");
     }
 }

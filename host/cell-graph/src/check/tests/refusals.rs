@@ -153,7 +153,7 @@ fn spans() {
         refusal(|growth| {
             let inputs = vec![Source::Many(states), Source::Zeros, Source::Zeros];
             let stages = vec![Stage { cell: CELLS.window, inputs }];
-            growth.chains.push(Chain { stages, length: Extent::Fixed(steps), feedback: vec![], stop: None });
+            growth.chains.push(Chain { stages, length: Extent::Fixed(steps), feedback: vec![], stop: None, series: None });
         })
     };
     let span = |of, at, every, count| Span { of, at, every, count };
@@ -218,7 +218,6 @@ fn sources_from_outside() {
         (rows(3, Affine::EVERY), "tensor `short` does not hold what its datatype and shape say"),
         (rows(4, Affine::EVERY), "tensor `scalar` has no rows, because it is a scalar"),
         (rows(5, Affine::EVERY), "tensor 5 does not exist; the request has 5"),
-        (token(Source::Pick { of: of(0, 0, 0), by: 0 }), "`pick` is not supported yet"),
         (token(Source::Many(vec![])), "rows of spans go into ports of rank 2 or more, whose first extent is their number, not []"),
         (token(Source::Frames { tensor: 0, at: Affine::EVERY }), "it takes INT64, but is given FP32; nothing is converted silently"),
         (
@@ -332,7 +331,7 @@ fn later(change: impl FnOnce(&mut Growth)) -> String {
     unfolding.grow(first, 0, &tensors).unwrap();
     assert_eq!(unfolding.chains(), 2);
     let head = Stage { cell: CELLS.head, inputs: vec![Source::Last(of(1, 0, 0))] };
-    let chain = crate::graph::Chain { stages: vec![head], length: Extent::Fixed(1), feedback: vec![], stop: None };
+    let chain = crate::graph::Chain { stages: vec![head], length: Extent::Fixed(1), feedback: vec![], stop: None, series: None };
     let mut growth = Growth { chains: vec![chain], ..Growth::default() };
     change(&mut growth);
     match unfolding.grow(growth, 0, &tensors) {
@@ -375,6 +374,7 @@ fn what_is_read_here_and_there_has_its_bound() {
         length: Extent::Fixed(steps),
         feedback: vec![],
         stop: None,
+        series: None,
     };
     let limits = GraphLimits::default();
     let unfolded = |stride, steps, readers| {
@@ -400,6 +400,7 @@ fn cancelling(chain: u32, answers: u32) -> String {
         length: Extent::Like(like),
         feedback: vec![],
         stop: None,
+        series: None,
     };
     first.chains.extend([head(1), head(2)]);
     respond("scores", Gathered::All(of(answers, 0, 0)))(&mut first);
@@ -451,6 +452,7 @@ fn reading(read: Source) -> Unfolding {
         length: Extent::Fixed(1),
         feedback: vec![],
         stop: None,
+        series: None,
     };
     let (first, tensors) = growth();
     let chains = vec![first.chains[0].clone(), head(read), head(Source::Zeros)];
@@ -489,7 +491,7 @@ fn a_chain_whose_end_is_that_of_a_later_one_cannot_be_cancelled() {
     unfolding.grow(Growth { next: keep(1), outputs: vec![], ..first }, 0, &tensors).unwrap();
     for leader in [1, 2, 3] {
         let head = Stage { cell: CELLS.head, inputs: vec![Source::Zeros] };
-        let chain = crate::graph::Chain { stages: vec![head], length: Extent::Like(leader), feedback: vec![], stop: None };
+        let chain = crate::graph::Chain { stages: vec![head], length: Extent::Like(leader), feedback: vec![], stop: None, series: None };
         let mut growth = Growth { chains: vec![chain], next: keep(leader + 1), ..Growth::default() };
         if leader == 3 {
             respond("scores", Gathered::All(of(4, 0, 0)))(&mut growth);

@@ -35,7 +35,7 @@ const fn at(first: i64, stride: i32, from_end: bool) -> Affine {
 }
 
 fn chain(cell: u32, steps: u32, inputs: Vec<Source>, feedback: Vec<Feedback>) -> Chain {
-    Chain { stages: vec![Stage { cell, inputs }], length: Extent::Fixed(steps), feedback, stop: None }
+    Chain { stages: vec![Stage { cell, inputs }], length: Extent::Fixed(steps), feedback, stop: None, series: None }
 }
 
 fn lstm(cell: u32, steps: u32, x: Source) -> Chain {
@@ -159,7 +159,7 @@ fn a_stage_that_may_run_ahead_is_held_whole() {
 fn window(chain: u32, steps: Extent, states: Affine, every: u32, frames: Affine) -> Chain {
     let span = Span { of: SpanOf::Chain(of(chain, 0, 0)), at: states, every, count: Some(3) };
     let inputs = vec![Source::Many(vec![span]), Source::Frames { tensor: 0, at: frames }, Source::Zeros];
-    Chain { stages: vec![Stage { cell: CELLS.window, inputs }], length: steps, feedback: vec![], stop: None }
+    Chain { stages: vec![Stage { cell: CELLS.window, inputs }], length: steps, feedback: vec![], stop: None, series: None }
 }
 
 fn run(chain: u32, at: Affine, every: u32) -> unfolded::Source {

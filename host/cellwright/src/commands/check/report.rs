@@ -5,6 +5,7 @@ use std::fmt::Write;
 use cellwright_bundle::Bundle;
 use cellwright_cell_graph::{Attribute, AttributeValue, Tensor, TensorSpec};
 use cellwright_command::worker;
+use cellwright_engine::RequestMemory;
 use cellwright_plugin_runtime::Limits;
 use cellwright_serving::samples::{PrecisionReport, SampleReport};
 use cellwright_serving::{CellSummary, ServedModel, Serving};
@@ -48,8 +49,13 @@ impl Report<'_> {
         of_each.map(|(name, limit)| (name, json!(limit))).into_iter().chain(of_all).chain(rows).collect()
     }
 
+    /// What samples had of the devices' memory.
+    fn memory(&self) -> RequestMemory {
+        self.model.loaded().counters.counts().memory
+    }
+
     pub(crate) fn to_json(&self) -> Value {
-        let description = self.model.description();
+        let (description, memory) = (self.model.description(), self.memory());
         let sample = |sample: &SampleReport| json!({ "name": sample.name, "compared": sample.compared, "fault": sample.fault, "distance": sample.distance });
         json!({
             "model": self.model.name(),
@@ -61,6 +67,7 @@ impl Report<'_> {
             "cells": self.model.cells().iter().map(cell_json).collect::<Vec<_>>(),
             "limits": self.limits().into_iter().map(|(name, limit)| (name.to_owned(), limit)).collect::<Map<_, _>>(),
             "tolerance": self.bundle.samples().tolerance,
+            "memory": { "reserved": memory.reserved, "unshared": memory.unshared, "used": memory.used },
             "samples": self.samples.iter().map(sample).collect::<Vec<_>>(),
             "precision": self.bundle.precision().name(),
             "precisions": self.precisions.iter().map(precision_json).collect::<Vec<_>>(),
@@ -126,6 +133,11 @@ impl Report<'_> {
     }
 
     fn write_samples(&self, out: &mut String) -> std::fmt::Result {
+        let RequestMemory { reserved, unshared, used } = self.memory();
+        let without = if unshared > reserved { format!("; {unshared} if stages shared none") } else { String::new() };
+        if reserved > 0 {
+            writeln!(out, "memory   the samples' requests reserved {reserved} bytes on the device, and computed {used}{without}")?;
+        }
         for sample in &self.samples {
             if let Some(fault) = &sample.fault {
                 writeln!(out, "FAILED   {}: {fault}", sample.name)?;

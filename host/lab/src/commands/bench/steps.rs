@@ -136,9 +136,11 @@ fn placed(cell: &TypedCell, sources: Vec<Source>, tensors: Vec<Arc<Tensor>>, fir
         grouping: Grouping::Whole,
         delivery: vec![Delivery::None; cell.outputs.len()],
     };
-    let chain = UnfoldedChain { stages: vec![stage], length: Length { bound: STEPS, like: None }, sequential: true, stop: None };
+    let chain =
+        UnfoldedChain { stages: vec![stage], length: Length { bound: STEPS, like: None }, sequential: true, stop: None, continues: None };
     let nodes = u64::from(STEPS);
-    let growth = UnfoldedGrowth { first_chain: 0, chains: vec![chain], outputs: Vec::new(), cancel: Vec::new(), next: None, nodes };
+    let growth =
+        UnfoldedGrowth { first_chain: 0, chains: vec![chain], outputs: Vec::new(), cancel: Vec::new(), next: None, nodes, shared: None };
     PlacedGrowth {
         growth: Arc::new(growth),
         cells: [CELL].into(),

@@ -131,7 +131,7 @@ impl Core {
     }
 
     /// What a chain has to do with others, from now on if not before.
-    fn links_of(&mut self, id: RequestId, chain: u32) -> Option<&mut Links> {
+    pub(crate) fn links_of(&mut self, id: RequestId, chain: u32) -> Option<&mut Links> {
         let Self { requests, spares, .. } = self;
         let chain = requests[id.index()].chain_mut(chain)?;
         Some(chain.links.get_or_insert_with(|| spares.links()))

@@ -66,6 +66,8 @@ pub(crate) struct More {
     pub(crate) reads: Vec<u32>,
     /// Chains that read it and have not ended.
     pub(crate) read_by: u32,
+    /// The chain that continues it.
+    pub(crate) continued_by: Option<u32>,
     /// The readers of its stages' steps, by stage.
     readers: Vec<(u32, Readers)>,
     /// Those that wait for all steps of a stage as far as one.
@@ -242,6 +244,10 @@ impl Chain {
             None => Some(links.end_waiter).filter(|first| *first != NOBODY),
             Some(index) => links.more.as_ref()?.end_waiters.get(index).copied(),
         }
+    }
+
+    pub(crate) fn continued_by(&self) -> Option<u32> {
+        self.more()?.continued_by
     }
 
     pub(crate) fn is_read(&self) -> bool {

@@ -3,11 +3,7 @@
 //! A slot is 64 bytes, not one value. So nodes of all sizes share one arena without size classes,
 //! at the price of rounding up.
 
-use cellwright_cell_graph::{Datatype, TypedCell};
-
-use crate::task::Slot;
-
-pub use cellwright_cell_graph::SLOT_BYTES;
+use crate::{Datatype, Port, SLOT_BYTES, Slot, TypedCell};
 
 /// One node's outputs, each at a multiple of [`SLOT_BYTES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,24 +17,29 @@ pub struct NodeLayout {
 }
 
 impl NodeLayout {
+    /// Slots of a node of a cell.
+    #[must_use]
+    pub fn slots_of(cell: &TypedCell) -> u32 {
+        let slots: usize = cell.outputs.iter().map(|output| bytes(&output.port).div_ceil(SLOT_BYTES)).sum();
+        u32::try_from(slots).unwrap_or(u32::MAX).max(1)
+    }
+
     /// The layout of a cell's outputs, stored as their logical datatypes.
     #[must_use]
     pub fn of(cell: &TypedCell) -> Self {
         let mut offset = 0;
         let (mut offsets, mut sizes) = (Vec::new(), Vec::new());
         for output in &cell.outputs {
-            let elements: usize = output.port.shape.iter().map(|extent| *extent as usize).product();
-            let bytes = elements * output.port.datatype.size().unwrap_or(size_of::<u64>());
+            let bytes = bytes(&output.port);
             offsets.push(offset);
             sizes.push(bytes);
             offset += bytes.next_multiple_of(SLOT_BYTES);
         }
         debug_assert!(cell.outputs.iter().all(|output| output.port.datatype != Datatype::Bytes), "checked when the cell was resolved");
-        let slots = u32::try_from(offset / SLOT_BYTES).unwrap_or(u32::MAX).max(1);
-        Self { offsets, sizes, slots }
+        Self { offsets, sizes, slots: Self::slots_of(cell) }
     }
 
-    /// Slot of the node at a place (see [`cellwright_cell_graph::unfolded::Retention::place`]) of a block that begins at `first`.
+    /// Slot of the node at a place (see [`crate::unfolded::Retention::place`]) of a block that begins at `first`.
     ///
     /// # Panics
     /// If the block reaches past the largest slot number, which no arena has.
@@ -47,4 +48,10 @@ impl NodeLayout {
         let slot = place.checked_mul(self.slots).and_then(|offset| first.0.checked_add(offset));
         Slot(slot.expect("slots of a placed growth lie in its arena"))
     }
+}
+
+/// Bytes of a row of a port.
+fn bytes(port: &Port) -> usize {
+    let elements: usize = port.shape.iter().map(|extent| *extent as usize).product();
+    elements * port.datatype.size().unwrap_or(size_of::<u64>())
 }

@@ -1,0 +1,102 @@
+//! Series: chains of several growths, of which each goes on where the one before ended.
+//!
+//! Their rows lie in a ring. A chain has fewer steps than the ring has places, and sees no row that its
+//! growth may overwrite. So within a growth nothing waits for a place. What read a row in an earlier
+//! growth has read it before a chain that goes on begins.
+
+use super::cancelling::reads;
+use super::chain::Building;
+use super::draft::{Draft, DraftSeries, KeptChain, KeptSeries, Start, Whereabouts, limit};
+use super::error::GraphFault;
+use crate::graph::{Chain, Extent, Series};
+use crate::unfolded::{Dependency, Retention, UnfoldedChain};
+
+/// Chains that read one which is continued, at most.
+const READERS_MAX: usize = 256;
+
+impl Draft<'_> {
+    /// What a chain has to do with a series.
+    pub(super) fn series_of(&self, chain: &Chain) -> Result<Option<DraftSeries>, GraphFault> {
+        let Some(series) = chain.series else { return Ok(None) };
+        let Extent::Fixed(steps) = chain.length else { return Err(GraphFault::SeriesLike) };
+        let (places, starts) = match series {
+            Series::Begins(places) => (places, vec![Some(Start::default()); chain.stages.len()]),
+            Series::Continues(of) => {
+                let (Whereabouts::Earlier, Some(kept)) = self.find_chain(of)? else {
+                    return Err(GraphFault::ContinuesHere { chain: of });
+                };
+                let series = kept.series.as_ref().ok_or(GraphFault::NoSeries { chain: of })?;
+                if kept.may_stop {
+                    return Err(GraphFault::ContinuesStop { chain: of });
+                }
+                let by = self.continued.partition_point(|(chain, _)| *chain < of);
+                if self.continued.get(by + 1).is_some_and(|(next, _)| *next == of) {
+                    return Err(GraphFault::ContinuedTwice { chain: of });
+                }
+                if !chain.stages.iter().map(|stage| stage.cell).eq(kept.cells.iter().copied()) {
+                    return Err(GraphFault::OtherCells { chain: of });
+                }
+                (series.places, series.next.clone())
+            }
+        };
+        let most = u32::try_from(self.limits.nodes_max).unwrap_or(u32::MAX);
+        limit("rows in its series", places as usize, most as usize)?;
+        if steps > places {
+            return Err(GraphFault::SeriesShort { steps, rows: places });
+        }
+        Ok(Some(DraftSeries { places, starts }))
+    }
+
+    /// A chain that goes on waits for the one that it continues, and for all that read rows of it.
+    pub(super) fn wait_for_series(&self, building: &mut Building, of: u32) -> Result<(), GraphFault> {
+        let Some((_, Some(KeptChain { series: Some(kept), .. }))) = self.find_chain(of).ok() else { return Ok(()) };
+        limit("chains that read the one it continues", kept.readers.len(), READERS_MAX)?;
+        for (stage, _) in building.stages.iter_mut().zip(&kept.next).filter(|(_, next)| next.is_some()) {
+            let ends = std::iter::once(of).chain(kept.readers.iter().copied());
+            stage.depends.extend(ends.map(|chain| Dependency::End { chain }));
+        }
+        Ok(())
+    }
+
+    /// What later growths need to know of a kept chain of this growth.
+    pub(super) fn kept_series(&self, local: usize) -> Option<KeptSeries> {
+        let series = self.series[local].as_ref()?;
+        let (chain, bound) = (&self.chains[local], self.facts[local].bound);
+        let held = |(stage, start): (usize, &Option<Start>)| start.filter(|_| is_ring(chain, stage));
+        let held: Vec<Option<Start>> = series.starts.iter().enumerate().map(held).collect();
+        let next = |start: &Start| Start {
+            first: ((u64::from(start.first) + u64::from(bound)) % u64::from(series.places)) as u32,
+            before: start.before.saturating_add(bound).min(series.places),
+        };
+        Some(KeptSeries {
+            places: series.places,
+            before: held.iter().map(|start| start.map(|start| start.before)).collect(),
+            next: held.iter().map(|start| start.as_ref().map(next)).collect(),
+            readers: self.readers(&[Some(self.first_chain + local as u32), chain.continues], self.first_chain + local as u32),
+        })
+    }
+
+    /// Chains of this growth that read one of those, but for `own`.
+    pub(super) fn readers(&self, read: &[Option<u32>], own: u32) -> Vec<u32> {
+        let numbered = self.chains.iter().zip(self.first_chain..).filter(|(_, number)| *number != own);
+        let reads = |chain: &UnfoldedChain| reads(chain, self.first_chain).iter().any(|chain| read.contains(&Some(*chain)));
+        numbered.filter(|(chain, _)| reads(chain)).map(|(_, number)| number).collect()
+    }
+
+    /// Says what is held of stages that are in a series, once all that reads them is known.
+    pub(super) fn finish_series(&mut self) {
+        for (chain, series) in self.chains.iter_mut().zip(&self.series) {
+            let Some(DraftSeries { places, starts }) = series else { continue };
+            for (stage, start) in starts.iter().enumerate() {
+                if let Some(Start { first, before }) = start.filter(|_| is_ring(chain, stage)) {
+                    chain.stages[stage].retention = Retention::Ring { places: *places, first, before };
+                }
+            }
+        }
+    }
+}
+
+/// Whether rows of a stage of a chain in a series are held in a ring: those that are read at any step, and those that go on.
+fn is_ring(chain: &UnfoldedChain, stage: usize) -> bool {
+    chain.continues.is_some() || chain.stages[stage].retention == Retention::All
+}

@@ -72,7 +72,7 @@ pub struct ModelCounters {
     /// Tasks handed over that have rows of it, a task of several steps counted for each, by batch size as in [`CellCounters::batches`]. Rows of other
     /// models count to the size.
     pub batches: [AtomicU64; BATCH_EXPONENT_MAX + 1],
-    /// Bytes of memory of requests that ended, as in [`RequestMemory`].
+    /// Bytes of memory of requests that began, as in [`RequestMemory`].
     memory: [AtomicU64; 3],
     /// Counters of the caller's to which the device time is added too.
     pub(crate) charged: Vec<Arc<AtomicU64>>,
@@ -99,7 +99,7 @@ pub struct RequestMemory {
 }
 
 impl RequestMemory {
-    /// Of a request that has ended; its cells' nodes have so many slots.
+    /// Of a request, as far as is known how many steps its chains execute; its cells' nodes have so many slots.
     pub(crate) fn of(placed: &PlacedGrowth, node_slots: impl Fn(u32) -> u32) -> Self {
         let mut slots = [0_u64; 2];
         for (number, chain) in (placed.growth.first_chain..).zip(&placed.growth.chains) {
@@ -134,7 +134,7 @@ impl ModelCounters {
         }
     }
 
-    /// A request has ended that had so much memory.
+    /// A request has so much memory.
     pub(crate) fn held(&self, RequestMemory { reserved, unshared, used }: RequestMemory) {
         for (counter, bytes) in self.memory.iter().zip([reserved, unshared, used]) {
             counter.fetch_add(bytes, Ordering::Relaxed);

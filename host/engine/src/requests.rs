@@ -128,6 +128,8 @@ pub(crate) struct RequestEntry {
     is_session: bool,
     /// It was cancelled because it took longer than it may.
     pub(crate) overdue: bool,
+    /// What it had of a device's memory is counted at its end.
+    pub(crate) counts_at_end: bool,
 }
 
 impl RequestEntry {
@@ -145,6 +147,7 @@ impl RequestEntry {
             worker_lost: false,
             is_session,
             overdue: false,
+            counts_at_end: false,
         }
     }
 

@@ -59,7 +59,9 @@ impl Draft<'_> {
         self.group(&mut building, named_from);
         let sequential = !chain.feedback.is_empty() || stop.is_some();
         self.facts.push(Facts { bound: length.bound, may_stop, double });
-        self.series.push(building.series);
+        if let Some(series) = building.series {
+            self.series.insert(self.chains.len(), series);
+        }
         self.chains.push(UnfoldedChain { stages: building.stages, length, sequential, stop, continues });
         Ok(())
     }

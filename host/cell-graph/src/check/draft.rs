@@ -1,5 +1,6 @@
 //! A growth while it is checked: what stands so far, and how its references are looked up.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -133,10 +134,14 @@ pub(super) struct Draft<'a> {
     pub(super) tensors: &'a [Arc<Tensor>],
     pub(super) first_tensor: u32,
     pub(super) tensors_from: u32,
-    /// Of each tensor, what stands before it under its name.
-    pub(super) reaches: Vec<Reach>,
-    /// Of each chain that is in one.
-    pub(super) series: Vec<Option<DraftSeries>>,
+    /// Names of tensors that were let go.
+    gone: &'a BTreeSet<String>,
+    /// Of each tensor, what stands before it under its name; once it is asked for.
+    reaches: OnceCell<Vec<Reach>>,
+    /// Of chains that are in one, by position.
+    pub(super) series: BTreeMap<usize, DraftSeries>,
+    /// Readers in this growth of chains that are in a series, once all chains are there.
+    pub(super) read_by: BTreeMap<u32, Vec<u32>>,
     /// Kept chains that this growth continues, ascending, and the steps by which it does.
     pub(super) continued: Vec<(u32, u32)>,
 }
@@ -208,8 +213,10 @@ impl<'a> Draft<'a> {
             tensors,
             first_tensor,
             tensors_from,
-            reaches: reaches(tensors, tensors_from - first_tensor, &unfolding.gone),
-            series: Vec::with_capacity(chains),
+            gone: &unfolding.gone,
+            reaches: OnceCell::new(),
+            series: BTreeMap::new(),
+            read_by: BTreeMap::new(),
             continued: continued(given),
         })
     }
@@ -256,7 +263,7 @@ impl<'a> Draft<'a> {
     /// What is held of a stage of a chain while this growth runs. A chain that continues it takes places.
     pub(super) fn held_rows(&self, (at, kept): (Whereabouts, Option<&KeptChain>), stage: u32) -> HeldRows {
         let kept = match (at, kept) {
-            (Whereabouts::Here(local), _) => return DraftSeries::rows(self.series[local].as_ref(), stage, self.facts[local].bound),
+            (Whereabouts::Here(local), _) => return DraftSeries::rows(self.series.get(&local), stage, self.facts[local].bound),
             (Whereabouts::Earlier, Some(kept)) => kept,
             (Whereabouts::Earlier, None) => return HeldRows::default(),
         };
@@ -269,7 +276,8 @@ impl<'a> Draft<'a> {
 
     /// What stands before a tensor under its name.
     pub(super) fn reach(&self, tensor: u32) -> Reach {
-        tensor.checked_sub(self.first_tensor).and_then(|at| self.reaches.get(at as usize)).copied().unwrap_or_default()
+        let reaches = self.reaches.get_or_init(|| reaches(self.tensors, self.tensors_from - self.first_tensor, self.gone));
+        tensor.checked_sub(self.first_tensor).and_then(|at| reaches.get(at as usize)).copied().unwrap_or_default()
     }
 
     /// Output `output` of a stage that runs that cell.

@@ -3,6 +3,7 @@
 use super::draft::{Draft, KeptChain, Whereabouts, limit};
 use super::error::{GraphError, GraphFault, GraphPlace};
 use super::response::triple;
+use super::series::READERS_MAX;
 use crate::graph::{Continuation, OutputRef, Pace};
 use crate::unfolded::{Delivery, Retention, Watch};
 
@@ -29,6 +30,7 @@ impl Draft<'_> {
         }
         keep.sort_unstable();
         keep.dedup();
+        self.note_readers();
         // Every chain since the oldest that is kept costs each part of the host a small record.
         let since = keep.first().map_or(0, |oldest| self.next_chain - oldest.chain);
         limit("chains since the oldest one it keeps", since as usize, self.limits.chains_max).map_err(at)?;
@@ -59,7 +61,7 @@ impl Draft<'_> {
     }
 
     fn keep(&mut self, of: OutputRef) -> Result<(), GraphFault> {
-        if self.continued.iter().any(|(chain, _)| *chain == of.chain) {
+        if self.continued.binary_search_by_key(&of.chain, |(chain, _)| *chain).is_ok() {
             return Err(GraphFault::ContinuedTwice { chain: of.chain });
         }
         if let Whereabouts::Here(local) = self.find(of)?.at {
@@ -84,6 +86,7 @@ impl Draft<'_> {
                 let mut again = KeptChain { kept, ..earlier.clone() };
                 if let Some(series) = &mut again.series {
                     series.readers.extend(self.readers(&[Some(chain)], chain));
+                    series.readers.truncate(READERS_MAX + 1);
                 }
                 again
             }

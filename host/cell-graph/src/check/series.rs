@@ -4,6 +4,8 @@
 //! growth may overwrite. So within a growth nothing waits for a place. What read a row in an earlier
 //! growth has read it before a chain that goes on begins.
 
+use std::collections::BTreeSet;
+
 use super::cancelling::reads;
 use super::chain::Building;
 use super::draft::{Draft, DraftSeries, KeptChain, KeptSeries, Start, Whereabouts, limit};
@@ -12,7 +14,7 @@ use crate::graph::{Chain, Extent, Series};
 use crate::unfolded::{Dependency, Retention, UnfoldedChain};
 
 /// Chains that read one which is continued, at most.
-const READERS_MAX: usize = 256;
+pub(super) const READERS_MAX: usize = 256;
 
 impl Draft<'_> {
     /// What a chain has to do with a series.
@@ -60,7 +62,7 @@ impl Draft<'_> {
 
     /// What later growths need to know of a kept chain of this growth.
     pub(super) fn kept_series(&self, local: usize) -> Option<KeptSeries> {
-        let series = self.series[local].as_ref()?;
+        let series = self.series.get(&local)?;
         let (chain, bound) = (&self.chains[local], self.facts[local].bound);
         let held = |(stage, start): (usize, &Option<Start>)| start.filter(|_| is_ring(chain, stage));
         let held: Vec<Option<Start>> = series.starts.iter().enumerate().map(held).collect();
@@ -76,17 +78,31 @@ impl Draft<'_> {
         })
     }
 
-    /// Chains of this growth that read one of those, but for `own`.
+    /// Chains of this growth that read one of those, but for `own`: one more at most than may be.
     pub(super) fn readers(&self, read: &[Option<u32>], own: u32) -> Vec<u32> {
-        let numbered = self.chains.iter().zip(self.first_chain..).filter(|(_, number)| *number != own);
-        let reads = |chain: &UnfoldedChain| reads(chain, self.first_chain).iter().any(|chain| read.contains(&Some(*chain)));
-        numbered.filter(|(chain, _)| reads(chain)).map(|(_, number)| number).collect()
+        let all = read.iter().flatten().filter_map(|chain| self.read_by.get(chain)).flatten();
+        all.copied().filter(|reader| *reader != own).take(READERS_MAX + 1).collect()
+    }
+
+    /// Notes who reads whom, if later growths could go on with a chain.
+    pub(super) fn note_readers(&mut self) {
+        let kept = self.kept.iter().filter(|kept| kept.series.is_some()).map(|kept| kept.chain);
+        let own = self.series.keys().map(|local| self.first_chain + *local as u32);
+        let watched: BTreeSet<u32> = kept.chain(own).collect();
+        if watched.is_empty() {
+            return;
+        }
+        for (chain, number) in self.chains.iter().zip(self.first_chain..) {
+            for read in reads(chain, self.first_chain).into_iter().filter(|read| watched.contains(read)) {
+                self.read_by.entry(read).or_default().push(number);
+            }
+        }
     }
 
     /// Says what is held of stages that are in a series, once all that reads them is known.
     pub(super) fn finish_series(&mut self) {
-        for (chain, series) in self.chains.iter_mut().zip(&self.series) {
-            let Some(DraftSeries { places, starts }) = series else { continue };
+        for (local, DraftSeries { places, starts }) in &self.series {
+            let chain = &mut self.chains[*local];
             for (stage, start) in starts.iter().enumerate() {
                 if let Some(Start { first, before }) = start.filter(|_| is_ring(chain, stage)) {
                     chain.stages[stage].retention = Retention::Ring { places: *places, first, before };

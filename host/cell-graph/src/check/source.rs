@@ -274,10 +274,13 @@ impl<'a> Reader<'_, 'a, '_> {
                 let mut at = self.line("row", span.at, Some(rows))?;
                 self.check_reach("row", at, number, |reach| reach.rows)?;
                 let before = self.draft.reach(number).rows;
+                let [least, end] = [before, rows].map(|rows| i64::try_from(rows).unwrap_or(i64::MAX));
                 if span.count.is_none() && at.stride == 0 && span.every == 1 {
-                    // How many there are is known: nobody else needs to see the tensor for that.
-                    at.first = at.first.max(-i64::try_from(before).unwrap_or(i64::MAX));
-                    count = u32::try_from(i64::try_from(rows).unwrap_or(i64::MAX).saturating_sub(at.first).max(0)).unwrap_or(u32::MAX);
+                    at.first = at.first.max(-least);
+                }
+                if span.count.is_none() && self.least(at).1 >= -least {
+                    // How many rows there may be is known: nobody else needs to see the tensor for that.
+                    count = count.min(u32::try_from(end.saturating_sub(self.least(at).1).max(0)).unwrap_or(u32::MAX));
                 }
                 (RunOf::Tensor(number), at, rows.saturating_add(before))
             }

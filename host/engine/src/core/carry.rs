@@ -4,14 +4,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cellwright_backend::{CellTypeId, FirstSlots, Lane, PlacedGrowth, Slot, Task};
+use cellwright_backend::{FirstSlots, Lane, PlacedGrowth, Slot, Task};
+use cellwright_cell_graph::unfolded::UnfoldedChain;
 use cellwright_scheduler::{Commands, Failure, LaneId, Launch, ModelId, Placement, Refusal, RequestId, Row, Slice, TaskSeq, WorkerId};
 
 use super::{Core, CoreState, ToWorker};
-use crate::figures::RequestMemory;
-use crate::figures::RequestTimes;
+use crate::figures::{RequestMemory, RequestTimes};
 use crate::growths::GrowthEntry;
 use crate::lanes::{LaneEntry, Lanes};
+use crate::model::LoadedModel;
 use crate::requests::{Handle, RequestEntry};
 use crate::sink::{RequestFailure, Sink};
 use crate::spares::Spares;
@@ -102,7 +103,7 @@ impl Core {
             let Some(entry) = state.requests.get_mut(placement.request) else { continue };
             let Some(model) = state.models.get(entry.model) else { continue };
             let places = &commands.places[placement.places.clone()];
-            placed += place(placement, places, (entry, &model.indices), (&mut state.lanes, &mut state.spares));
+            placed += place(placement, places, (entry, model), (&mut state.lanes, &mut state.spares));
         }
         self.counters.lanes.fetch_add(placed, Ordering::Relaxed);
     }
@@ -209,11 +210,11 @@ impl Core {
 }
 
 impl CoreState {
-    /// The memory that a request had, if it has one growth.
+    /// The memory that a request had, if that was not known before.
     fn count_memory(&self, request: RequestId) {
-        let Some(entry) = self.requests.get(request) else { return };
+        let Some(entry) = self.requests.get(request).filter(|entry| entry.counts_at_end) else { return };
         if let (Some(placed), Some(model)) = (entry.growths.only(), self.models.get(entry.model)) {
-            model.counters.held(RequestMemory::of(placed, |cell| model.cells[cell as usize].slots));
+            count_memory(placed, model);
         }
     }
 
@@ -264,15 +265,22 @@ impl CoreState {
 fn place(
     placement: &Placement,
     places: &[(LaneId, Slot)],
-    (entry, cells): (&mut RequestEntry, &Arc<[CellTypeId]>),
+    (entry, model): (&mut RequestEntry, &LoadedModel),
     (lanes, spares): (&mut Lanes, &mut Spares),
 ) -> u64 {
     let number = placement.growth;
     let Some(growth) = entry.growths.get(number).map(GrowthEntry::growth) else { return 0 };
     let slots = FirstSlots::new(growth, places.iter().map(|(_, slot)| *slot));
-    let is_later = number > 0 && entry.growths.placed(number).is_none();
-    let mut first = entry.growths.place(number, slots, cells, spares);
+    let is_new = entry.growths.placed(number).is_none();
+    let mut first = entry.growths.place(number, slots, &model.indices, spares);
     let Some(placed) = entry.growths.placed(number) else { return 0 };
+    if is_new && number == 0 && placed.growth.next.is_none() {
+        // Of what may stop early it is not known yet what it uses.
+        entry.counts_at_end = placed.growth.chains.iter().any(UnfoldedChain::may_stop);
+        if !entry.counts_at_end {
+            count_memory(placed, model);
+        }
+    }
     let (request, model, scrub) = (placement.request, entry.model, placement.scrub);
     let stages =
         (0..).zip(&placed.growth.chains).flat_map(|(chain, unfolded)| (0..unfolded.stages.len()).map(move |stage| (chain, stage as u32)));
@@ -284,10 +292,15 @@ fn place(
         count += 1;
     }
     entry.add_lanes(number, count);
-    if let Some(sink) = entry.sink.as_mut().filter(|_| is_later) {
+    if let Some(sink) = entry.sink.as_mut().filter(|_| is_new && number > 0) {
         sink.placed();
     }
     count.into()
+}
+
+/// The memory of a request that has no other growth.
+fn count_memory(placed: &PlacedGrowth, model: &LoadedModel) {
+    model.counters.held(RequestMemory::of(placed, |cell| model.cells[cell as usize].slots));
 }
 
 fn new_lane(growth: &Arc<PlacedGrowth>, chain: u32, stage: u32) -> Arc<Lane> {

@@ -182,7 +182,8 @@ impl Core {
         let Some((_, _, stage)) = Self::stage_of(request, place) else { return 0 };
         let of_run = |run: &Run| {
             let ends = match run.of {
-                RunOf::Tensor(_) => (i64::MIN >> 1, i64::MAX >> 1),
+                // Rows of earlier tensors are not known here.
+                RunOf::Tensor(_) => (0, i64::MAX >> 1),
                 RunOf::Chain { chain, stage, .. } => {
                     let Some((graph, of)) = request.graph_of(chain).zip(request.chain(chain)) else { return 0 };
                     (-i64::from(graph.stages[stage as usize].retention.before()), of.end.into())

@@ -64,7 +64,7 @@ impl Scope<'_> {
                 vec![self.elements(first).pick(positions)]
             }
             Compute::SpanGather => {
-                let Elements::Integers(numbers) = &*self.elements(operation.operands[1]) else { panic!("numbers of rows") };
+                let Elements::Integers(numbers) = self.elements(operation.operands[1]) else { panic!("numbers of rows") };
                 let mut positions = Vec::new();
                 for index in numbers {
                     let at = if *index < 0 { index.saturating_add(rows as i64) } else { *index };

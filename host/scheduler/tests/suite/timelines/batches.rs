@@ -1,6 +1,10 @@
-//! Batches of whole graphs that policies form by what they cost: `length-aware` and `stages`.
+//! Batches that are formed by what they cost: of whole graphs under `length-aware` and `stages`, and by rows of spans.
 
 use cellwright_scheduler::{LengthAware, Stages};
+
+use cellwright_cell_graph::graph::Affine;
+use cellwright_cell_graph::unfolded::{Run, RunOf, Source, UnfoldedInput};
+use cellwright_scheduler::SpanLimit;
 
 use super::*;
 
@@ -202,4 +206,24 @@ fn two_batches_are_in_flight() {
     4 lstm: 2.0[4]
     8 request 2 leaves
     ");
+}
+
+/// Step t sees t + 1 rows, and a task may read eight.
+#[test]
+fn a_task_reads_no_more_rows_of_spans_than_it_may() {
+    let mut known = model(6);
+    known.cells[HEAD as usize].spans = Some(SpanLimit { rows: 4, batch: 2 });
+    let world = World::new(Config::default(), vec![known], &[(0, 0, 10_000)]);
+    let so_far = Affine { first: -99, stride: 1, from_end: false };
+    let run = Run { of: RunOf::Chain { chain: 0, stage: 0, output: 0 }, at: so_far, every: 1, count: 100 };
+    let read = UnfoldedStage { retention: Retention::All, ..stage(LEAF, &[]) };
+    let waits = Dependency::Through { chain: 0, stage: 0, at: EVERY };
+    let input = UnfoldedInput { source: Source::Span([run].into()), feedback: None };
+    let sees = UnfoldedStage { inputs: vec![input], ..stage(HEAD, &[waits]) };
+    let mut timeline = Timeline { world, events: Vec::new(), lines: String::new() };
+    timeline.arrive(&growth(0, vec![chain(6, vec![read]), chain(6, vec![sees])], None));
+    let lines = timeline.run();
+    let heads: Vec<&str> = lines.lines().filter_map(|line| line.split_once("head: ")).map(|(_, rows)| rows).collect();
+    // Tasks of one node each, one after the other, are a launch.
+    assert_eq!(heads, ["0.1[0] 0.1[1] 0.1[2]", "0.1[3..=5]"], "{lines}");
 }

@@ -240,7 +240,7 @@ impl Scope<'_> {
         std::iter::once(&*own[0]).chain(earlier.iter().rev().map(|tensor| &**tensor).filter(|tensor| tensor.name == own[0].name))
     }
 
-    /// A chain, and those that it continues, the latest first.
+    /// A chain and all chains before it in its series, the latest first.
     fn series(&self, chain: u32) -> impl Iterator<Item = u32> {
         let continues = |chain: &u32| {
             if *chain == self.number { self.chain.continues } else { self.naive.chains[*chain as usize].continues }

@@ -40,7 +40,7 @@ pub enum InputRef<'a> {
     Span(Span<'a>),
 }
 
-/// Elements of tensors of one name, one behind the other. Before the first and behind the last there are zeros.
+/// Consecutive elements of the tensors of one name. Beyond the first and the last they are zeros.
 #[derive(Clone, Copy)]
 pub struct Frame<'a> {
     growth: &'a PlacedGrowth,
@@ -176,17 +176,17 @@ struct Node {
     chain: u32,
     stage: u32,
     output: u32,
-    /// Its step; below 0 it is of the chain that the chain continues.
+    /// Its step. Numbers below 0 are steps of the chain that this chain continues.
     number: i64,
 }
 
-/// Rows that a run is of.
+/// The rows that a run selects from.
 #[derive(Clone, Copy)]
 struct Origin {
     of: RunOf,
-    /// The number of the first that is there.
+    /// The number of the first row.
     least: i64,
-    /// That of the one behind the last.
+    /// The number of the last row, plus 1.
     end: i64,
 }
 
@@ -306,7 +306,7 @@ impl PlacedGrowth {
         })
     }
 
-    /// Each row of a step's run, in order; of one that lies beyond either end nothing.
+    /// Each row of a step's run, in order. None for a row beyond either end.
     fn rows<'a>(&'a self, run: &'a Run, step: u32) -> impl Iterator<Item = Option<InputRef<'a>>> {
         let found = self.run(run, step);
         (0..run.count).map(move |row| {
@@ -318,7 +318,7 @@ impl PlacedGrowth {
         })
     }
 
-    /// Where rows of a run come from, and the number of the first at a step, which may be beyond either end.
+    /// A run's origin, and the number of its first row at a step. The number may lie beyond either end.
     fn run(&self, run: &Run, step: u32) -> Option<(Origin, i64)> {
         let (origin, first) = (self.origin(run.of)?, run.at.number(step)?);
         Some((origin, if run.at.from_end { origin.end - 1 - first } else { first }))
@@ -333,7 +333,7 @@ impl PlacedGrowth {
         Some(Origin { of, least, end })
     }
 
-    /// A row by its number, and the number of the first row behind it that does not lie where rows at equal distances from it do.
+    /// Finds a row by number. Rows from it up to the returned number lie at equal distances.
     fn stretch(&self, Origin { of, least, end }: Origin, number: i64) -> Option<(InputRef<'_>, i64)> {
         if number < least || number >= end {
             return None;
@@ -354,12 +354,12 @@ impl PlacedGrowth {
         }
     }
 
-    /// How many rows or elements earlier tensors of the same name hold.
+    /// The rows or elements of all earlier tensors of the same name.
     fn before(&self, tensor: u32, size: fn(&Tensor) -> i64) -> i64 {
         self.earlier_tensors(tensor).map(size).sum()
     }
 
-    /// The tensor that has the row or element of that number, counted from the first of that one; and its number there.
+    /// Finds the tensor that holds a row or element. Gives it with the number within that tensor.
     fn reaching(&self, tensor: u32, number: i64, size: fn(&Tensor) -> i64) -> Option<(&Tensor, i64)> {
         let mut number = number;
         if number >= 0 {
@@ -375,7 +375,7 @@ impl PlacedGrowth {
         None
     }
 
-    /// Tensors whose rows stand before a tensor's, the latest first.
+    /// The earlier tensors that a tensor continues, the latest first.
     fn earlier_tensors(&self, tensor: u32) -> impl Iterator<Item = &Tensor> {
         let at = tensor.checked_sub(self.first_tensor).map_or(0, |at| at as usize).min(self.tensors.len());
         let mut latest = self.tensors.get(at);
@@ -401,7 +401,7 @@ impl PlacedGrowth {
 
     fn node(&self, node: &Node) -> InputRef<'_> {
         let Node { chain, stage, output, number } = *node;
-        // The scheduler runs nothing that names more steps than there are; a place where nothing was written would be another request's.
+        // A place that this chain did not write may hold another request's row.
         let is_there = || chain >= self.growth.first_chain || self.earlier(chain).is_some_and(|earlier| number < earlier.executed().into());
         let Some((first, retention, cell)) = self.held(chain, stage).filter(|_| is_there()) else { return InputRef::Zeros };
         let Some(cell) = self.cells.get(cell as usize).copied() else { return InputRef::Zeros };
@@ -409,7 +409,7 @@ impl PlacedGrowth {
         InputRef::Slot { first, place: retention.place_of(number), output, cell }
     }
 
-    /// The first slot of a stage of a chain, by its number, what is held of it, and its cell.
+    /// The first slot, retention and cell of a stage. The chain is given by its number in the request.
     fn held(&self, chain: u32, stage: u32) -> Option<(Slot, Retention, u32)> {
         let Some(local) = chain.checked_sub(self.growth.first_chain) else {
             return self.earlier(chain)?.stages.get(stage as usize).copied();

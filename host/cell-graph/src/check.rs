@@ -101,7 +101,7 @@ impl Unfolding {
             None => (None, Vec::new()),
         };
         draft.finish_series();
-        // What later growths may keep, watch or cancel shares nothing.
+        // Later growths may keep, watch or cancel stages. So a request that grows shares nothing.
         let is_alone = draft.first_chain == 0 && next.is_none();
         let slots = |cell: u32| NodeLayout::slots_of(&self.model.cells[cell as usize]);
         let shared = if is_alone { sharing::plan(&draft.chains, slots) } else { None };

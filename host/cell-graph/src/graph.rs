@@ -62,7 +62,8 @@ pub enum SpanOf {
 pub struct Span {
     /// Whose rows.
     pub of: SpanOf,
-    /// Where it begins. Below 0 stand the rows of the chain that a chain continues, or of earlier tensors of the same name.
+    /// Where it begins. Rows before 0 are those of the chain that this chain continues, or of earlier
+    /// tensors of the same name.
     pub at: Affine,
     /// How far apart the rows are.
     pub every: u32,
@@ -88,8 +89,8 @@ pub enum Source {
         /// Which row.
         at: Affine,
     },
-    /// Step t takes as many elements of a request's tensor as the port has, one behind the other. Below 0 stand the elements of earlier tensors of that name.
-    /// Beyond both ends they are zeros.
+    /// Step t takes as many consecutive elements of a request's tensor as the port has. Elements
+    /// before 0 are those of earlier tensors of the same name. Beyond both ends they are zeros.
     Frames {
         /// Which tensor, counted over the whole request.
         tensor: u32,
@@ -152,12 +153,13 @@ pub enum Extent {
     Like(u32),
 }
 
-/// Chains of several growths, of which each goes on where the one before ended. Their rows lie behind one another.
+/// A chain's place in a series. Each chain of a series continues a chain of an earlier growth, and
+/// its rows follow the rows of that chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Series {
-    /// The first. So many of the newest rows of all of them are held.
+    /// The first chain. The series holds that many of its newest rows.
     Begins(u32),
-    /// It continues that kept chain, which runs the same cells. Rows before its own have numbers below 0.
+    /// It continues that kept chain, which runs the same cells. Earlier rows have numbers below 0.
     Continues(u32),
 }
 

@@ -1,18 +1,19 @@
-//! Memory by life: stages of a request that are never needed at the same time share their slots.
+//! Memory by life: two stages of a request share slots if they are never needed at the same time.
 //!
-//! A stage may take another's slots if all nodes of the other, and all that read them, are ancestors of
-//! each of its own nodes. So nothing that is still to be read is overwritten, in whatever order nodes
-//! run. The places are those of algorithm 1 of TurboTransformers (PPoPP 2021, section 4.2): the largest
-//! first, each in the smallest gap that it fits, beside those with which it cannot share.
+//! Stage B may take the slots of stage A if every node of A, and every reader of A, is an ancestor of
+//! every node of B. Then no order of the nodes overwrites a row before its last reader. Places are
+//! found by algorithm 1 of TurboTransformers (PPoPP 2021, section 4.2): largest stage first, each in
+//! the smallest gap that it fits among the stages that it conflicts with.
 
 use crate::unfolded::{Dependency, SharedSlots, Source, UnfoldedChain, UnfoldedStage};
 
-/// Stages of chains that have to do with one another, at most: sets of them are words of so many bits. Of more nothing is shared.
+/// Stages of connected chains, at most: a set of stages is a word of that many bits. Larger groups
+/// share nothing.
 const STAGES_MAX: usize = 128;
 
-/// The places of a request's only growth, if stages can share some. `node_slots` says how many slots a node of a cell has.
+/// The plan of a request's only growth, if it saves slots. `node_slots` gives the slots of a cell's node.
 pub(crate) fn plan(chains: &[UnfoldedChain], node_slots: impl Fn(u32) -> u32) -> Option<Box<SharedSlots>> {
-    // Of nodes that are read by name not all are known to be done. And where little is held there is nothing to share.
+    // Fewer than three stages have nothing to share. Readers by name differ from step to step.
     let stages = || chains.iter().flat_map(|chain| chain.stages.iter().map(move |stage| (chain, stage)));
     if stages().take(3).count() < 3 || stages().any(|(_, stage)| !stage.named_producers.is_empty()) {
         return None;
@@ -37,7 +38,7 @@ pub(crate) fn plan(chains: &[UnfoldedChain], node_slots: impl Fn(u32) -> u32) ->
     (slots < unshared).then(|| Box::new(SharedSlots { first, slots, unshared }))
 }
 
-/// Chains that have to do with one another, by position; each ascending.
+/// Groups of connected chains, by position, ascending.
 fn groups(chains: &[UnfoldedChain]) -> Vec<Vec<usize>> {
     fn root(parents: &mut [usize], mut at: usize) -> usize {
         while parents[at] != at {
@@ -52,7 +53,7 @@ fn groups(chains: &[UnfoldedChain]) -> Vec<Vec<usize>> {
             Dependency::Step { chain, .. } | Dependency::Through { chain, .. } | Dependency::End { chain } => Some(*chain),
             _ => None,
         });
-        // What sees rows before the first step alone waits for nothing.
+        // A window over rows before step 0 reads the chain without waiting for it.
         let seen = chain.stages.iter().flat_map(|stage| reads(number, stage)).map(|(chain, _)| chain);
         for read in read.chain(chain.length.like).map(|chain| chain as usize).chain(seen) {
             let (one, other) = (root(&mut parents, number), root(&mut parents, read));
@@ -72,7 +73,8 @@ fn groups(chains: &[UnfoldedChain]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// For each stage of a group the stages with which it cannot share a place, as a set. A reference goes backward, so what it names is known.
+/// For each stage of a group, the set of stages that it must not share slots with. References go
+/// backward, so earlier entries are complete.
 fn conflicts(chains: &[UnfoldedChain], group: &[usize]) -> Vec<u128> {
     let mut begins = vec![(usize::MAX, 0); chains.len()];
     let mut count = 0;
@@ -81,7 +83,7 @@ fn conflicts(chains: &[UnfoldedChain], group: &[usize]) -> Vec<u128> {
         count += chains[*chain].stages.len();
     }
     let bit = |chain: usize, stage: u32| 1_u128 << (begins[chain].0 + stage as usize);
-    // Of each stage, stages all of whose nodes are ancestors of each of its own; and itself with all stages that read it.
+    // `done[b]`: stages whose nodes are all ancestors of every node of b. `used[a]`: a and its readers.
     let (mut done, mut used): (Vec<u128>, Vec<u128>) = (Vec::with_capacity(count), (0..count).map(|stage| 1 << stage).collect());
     for chain in group {
         for (number, stage) in (0..).zip(&chains[*chain].stages) {
@@ -92,7 +94,7 @@ fn conflicts(chains: &[UnfoldedChain], group: &[usize]) -> Vec<u128> {
                     Dependency::Sibling { stage } => done[begins[*chain].0 + *stage as usize],
                     Dependency::Step { chain, stage, .. } => done[begins[*chain as usize].0 + *stage as usize],
                     Dependency::End { chain } => all_of(*chain as usize).fold(0, |set, stage| set | done[stage] | 1 << stage),
-                    // Below 0 a step waits for nothing. Its own chain's steps are waited for by later ones alone.
+                    // A last row below 0 is not waited for.
                     Dependency::Through { chain: of, stage, at } if *of as usize != *chain => {
                         let last = chains[*chain].length.bound - 1;
                         let waits = at.number(0) >= Some(0) && at.number(last) >= Some(0);
@@ -127,7 +129,7 @@ fn reads(own: usize, stage: &UnfoldedStage) -> impl Iterator<Item = (usize, u32)
     })
 }
 
-/// The first slot of each stage of those sizes, and how many slots all have. Without conflicts given, each conflicts with all.
+/// The first slot of each stage, and the slots of all. If `conflicts` is empty, no stages share.
 fn placed(sizes: &[u64], conflicts: &[u128]) -> (Vec<u64>, u64) {
     let mut first = vec![0; sizes.len()];
     if conflicts.is_empty() {
@@ -162,7 +164,6 @@ fn placed(sizes: &[u64], conflicts: &[u128]) -> (Vec<u64>, u64) {
 mod tests {
     use super::*;
 
-    /// Figure 7 of the paper in short: what is small goes into gaps between what is large.
     #[test]
     fn the_largest_goes_first_and_each_into_the_smallest_gap() {
         let all_but = |free: &[(usize, usize)], count: usize| -> Vec<u128> {

@@ -16,7 +16,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Whether its rows may stand behind those of another tensor: an earlier one of the same name, with rows like its own.
+    /// Whether its rows continue those of an earlier tensor: same name, datatype and row shape.
     #[must_use]
     pub fn follows(&self, before: &Self) -> bool {
         let is_alike = self.shape.len() == before.shape.len() && self.shape.iter().skip(1).eq(before.shape.iter().skip(1));

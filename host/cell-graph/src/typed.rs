@@ -305,8 +305,9 @@ pub enum Compute {
         /// Largest first, or smallest first.
         largest: bool,
     },
-    /// Operands: values of a span, and INT64 numbers of its rows (of nodes, any shape). The result is of nodes: the rows of these numbers, with the
-    /// numbers' shape in front. A number below 0 counts from the span's end. One outside −n..n, where the span has n rows, fails the request.
+    /// Operands: values of a span, and INT64 row numbers (of nodes, any shape). The result (of nodes)
+    /// has the rows of those numbers, with the numbers' shape in front. A number below 0 counts from
+    /// the span's end. In a span of n rows, a number outside −n..n fails the request.
     SpanGather,
     /// One operand, of a span: the sum of all rows up to each one.
     SpanCumSum {

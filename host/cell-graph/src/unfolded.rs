@@ -30,7 +30,7 @@ pub enum Retention {
     Double,
     /// Any step may be read: a place for each.
     All,
-    /// The newest rows of a series of chains may be read, of growths before and after this one. Their places lie in a ring.
+    /// Other growths may read it too. The newest rows of the series lie in a ring.
     Ring {
         /// How many rows are held.
         places: u32,
@@ -80,7 +80,7 @@ impl Retention {
         }
     }
 
-    /// Of so many places those that steps are the first of their request to write.
+    /// The places that no step of the request has written before these steps do.
     #[must_use]
     pub fn first_written(self, bound: u32, steps: Range<u32>) -> Range<u32> {
         let from = match self {
@@ -195,9 +195,9 @@ pub const SPAN_ROWS_MAX: u32 = 1 << 16;
 /// Elements that a node may hold of its spans and of what is computed for each of their rows, at most.
 pub const SPAN_ELEMENTS_MAX: u64 = 1 << 24;
 
-/// Rows of one origin. Step t takes `count` rows: `at(t)`, `at(t) + every` and so on. Below 0 stand rows of the
-/// chain that a chain continues, or of earlier tensors of the same name. Rows beyond either end are
-/// zeros for an input of a fixed number of rows, and none for a ragged one.
+/// Rows of one origin. Step t takes `count` rows: `at(t)`, `at(t) + every` and so on. Rows before 0
+/// are those of the chain that this chain continues, or of earlier tensors of the same name. Rows
+/// beyond either end are zeros for an input of a fixed number of rows, and none for a ragged one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the summary says it all")]
 pub struct Run {
@@ -208,7 +208,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// How many rows it has at a step, where rows from `least` to before `end` are there.
+    /// The number of its rows at a step, if the origin has the rows `least` to `end` − 1.
     #[must_use]
     pub fn rows(&self, step: u32, (least, end): (i64, i64)) -> u64 {
         let Some(first) = self.at.number(step) else { return 0 };
@@ -317,7 +317,8 @@ pub struct UnfoldedChain {
     pub sequential: bool,
     /// `(stage, output)`: the step in which this BOOL is true is the last.
     pub stop: Option<(u32, u32)>,
-    /// The chain of an earlier growth that it continues. The two share the places of stages with [`Retention::Ring`].
+    /// The chain of an earlier growth that it continues. Both use the same places of stages with
+    /// [`Retention::Ring`].
     pub continues: Option<u32>,
 }
 
@@ -379,18 +380,18 @@ pub struct UnfoldedGrowth {
     pub next: Option<Watch>,
     /// Expanded nodes (at most).
     pub nodes: u64,
-    /// Where its stages lie, if some share their slots: of a request that has no other growth.
+    /// The slots of its stages, if some share them. Only in a request that does not grow.
     pub shared: Option<Box<SharedSlots>>,
 }
 
-/// Where the stages of a growth lie, of which some share their slots.
+/// The slots of a growth in which some stages share slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedSlots {
-    /// Of each stage, chain by chain, its first slot.
+    /// The first slot of each stage, chain by chain.
     pub first: Box<[u32]>,
-    /// Slots of all of them.
+    /// Slots of all stages together.
     pub slots: u32,
-    /// Slots that they would have if none shared any.
+    /// The same if no stage shared slots.
     pub unshared: u32,
 }
 

@@ -92,14 +92,14 @@ pub struct ModelCounts {
 pub struct RequestMemory {
     /// Reserved for them.
     pub reserved: u64,
-    /// What that would be if none of their stages shared any.
+    /// The same if no stages shared memory.
     pub unshared: u64,
-    /// Bytes of what they computed, each time that memory was written counted.
+    /// Written by their nodes. Shared memory counts each time.
     pub used: u64,
 }
 
 impl RequestMemory {
-    /// Of a request, as far as is known how many steps its chains execute; its cells' nodes have so many slots.
+    /// The memory of a placed growth, by the steps that its chains execute as far as is known.
     pub(crate) fn of(placed: &PlacedGrowth, node_slots: impl Fn(u32) -> u32) -> Self {
         let mut slots = [0_u64; 2];
         for (number, chain) in (placed.growth.first_chain..).zip(&placed.growth.chains) {

@@ -128,7 +128,7 @@ pub(crate) struct RequestEntry {
     is_session: bool,
     /// It was cancelled because it took longer than it may.
     pub(crate) overdue: bool,
-    /// What it had of a device's memory is counted at its end.
+    /// Its memory is counted when it ends, because a chain of it may stop.
     pub(crate) counts_at_end: bool,
 }
 

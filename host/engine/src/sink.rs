@@ -124,7 +124,8 @@ pub trait Sink: Send {
     /// A chain that may stop executed its last step: so many in all. Chains of fixed length do not say so. Comes after the step's values.
     fn ended(&mut self, chain: u32, executed: u32);
 
-    /// A later growth has its place. So many of them may wait for one that a request which goes on is to be held up before.
+    /// A later growth has its place. A sink that counts growths can hold up its input before the
+    /// scheduler refuses one.
     fn placed(&mut self) {}
 
     /// The last node is complete.

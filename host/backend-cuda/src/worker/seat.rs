@@ -35,13 +35,13 @@ pub(super) enum Known {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places(i8);
 
-/// What is held of a lane: [`Retention`] in a byte.
+/// A [`Retention`] without its numbers, in one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     Nothing,
     Double,
     All,
-    /// Places in a ring: the graph is asked.
+    /// The place is computed from the graph.
     Ring,
 }
 
@@ -57,7 +57,7 @@ impl Held {
 }
 
 impl Places {
-    /// None, if it takes more than that to say it.
+    /// None for a ring, whose places are no bits of the step.
     pub(super) const fn of(retention: Retention) -> Option<Self> {
         Some(Self(match retention {
             Retention::None => 0,

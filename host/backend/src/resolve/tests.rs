@@ -180,7 +180,7 @@ fn a_feedback_replaces_the_source_from_step_one_on() {
 
 #[test]
 fn a_giver_is_a_node_of_the_same_growth() {
-    // Chain 5 takes numbers, of which step 2 has 12.
+    // Chain 5 takes the numbers 10 to 17, so step 2 takes 12.
     let giver = |source: Source, feedback, step| {
         let mut lane = lane(UnfoldedInput { source, feedback });
         let growth = Arc::get_mut(&mut lane.growth).expect("nobody else has it");

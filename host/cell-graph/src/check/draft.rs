@@ -32,14 +32,14 @@ pub(super) struct KeptChain {
     pub(super) series: Option<KeptSeries>,
 }
 
-/// What is remembered of a chain in a series.
+/// The part of a kept chain that a later chain of its series needs.
 #[derive(Clone, Debug)]
 pub(super) struct KeptSeries {
-    /// Rows that are held of each stage that goes on.
+    /// Places in the ring of each stage that goes on.
     pub(super) places: u32,
-    /// Of each stage that goes on, rows before its step 0.
+    /// For each stage that goes on, the number of rows before its step 0.
     pub(super) before: Vec<Option<u32>>,
-    /// The same for a chain that continues it, and the place of its step 0.
+    /// For each such stage, where a chain that continues this one starts.
     pub(super) next: Vec<Option<Start>>,
     /// Chains that may read rows of it when the next growth comes.
     pub(super) readers: Vec<u32>,
@@ -58,12 +58,12 @@ pub(super) struct Start {
 #[derive(Clone, Debug)]
 pub(super) struct DraftSeries {
     pub(super) places: u32,
-    /// Of each stage; of a chain that continues another none where that one holds nothing.
+    /// One for each stage. None: the chain that it continues holds no row of that stage.
     pub(super) starts: Vec<Option<Start>>,
 }
 
 impl DraftSeries {
-    /// What is held of a stage of a chain of so many steps.
+    /// The held rows of a stage, in a chain of `bound` steps.
     pub(super) fn rows(series: Option<&Self>, stage: u32, bound: u32) -> HeldRows {
         let Some(series) = series else { return HeldRows::default() };
         let before = series.starts.get(stage as usize).copied().flatten().map(|start| start.before);
@@ -80,7 +80,7 @@ pub(super) struct HeldRows {
     pub(super) from: i64,
     /// Rows that are held up to the newest.
     pub(super) places: u32,
-    /// Whether there were rows before step 0 of which none is held.
+    /// There were rows before step 0, and none of them is held.
     is_cut: bool,
 }
 
@@ -91,7 +91,7 @@ impl Default for HeldRows {
 }
 
 impl HeldRows {
-    /// Of a ring in which the newest row is the one before `end`.
+    /// The rows in a ring whose newest row has the number `end` − 1.
     pub(super) fn new(places: u32, before: Option<u32>, end: u32) -> Self {
         match before {
             Some(before) => Self { before, from: i64::from(end) - i64::from(places), places, is_cut: false },
@@ -99,7 +99,7 @@ impl HeldRows {
         }
     }
 
-    /// Whether a row was there, and is not held.
+    /// Whether the row existed and is no longer held.
     pub(super) fn is_gone(self, number: i64) -> bool {
         let there = if self.is_cut { number } else { number.max(-i64::from(self.before)) };
         there < self.from
@@ -136,22 +136,22 @@ pub(super) struct Draft<'a> {
     pub(super) tensors_from: u32,
     /// Names of tensors that were let go.
     gone: &'a BTreeSet<String>,
-    /// Of each tensor, what stands before it under its name; once it is asked for.
+    /// For each tensor, the rows before it under its name. Computed at the first use.
     reaches: OnceCell<Vec<Reach>>,
-    /// Of chains that are in one, by position.
+    /// The chains of this growth that are in a series, by position.
     pub(super) series: BTreeMap<usize, DraftSeries>,
-    /// Readers in this growth of chains that are in a series, once all chains are there.
+    /// The chains of this growth that read a chain in a series. Filled after the last chain.
     pub(super) read_by: BTreeMap<u32, Vec<u32>>,
-    /// Kept chains that this growth continues, ascending, and the steps by which it does.
+    /// Kept chains that this growth continues, ascending, and by how many steps.
     pub(super) continued: Vec<(u32, u32)>,
 }
 
-/// What earlier tensors of the same name hold, of the same datatype and with the same rows.
+/// Rows and elements of the earlier tensors that have the same name, datatype and row shape.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reach {
     pub(super) rows: u64,
     pub(super) elements: u64,
-    /// Whether there were others before, which are not held, or differ.
+    /// There were more tensors of the name, and they differ or are not held.
     pub(super) is_cut: bool,
 }
 
@@ -260,7 +260,8 @@ impl<'a> Draft<'a> {
         Ok(Found { at, port, bound, may_stop, rows: self.held_rows((at, kept), stage) })
     }
 
-    /// What is held of a stage of a chain while this growth runs. A chain that continues it takes places.
+    /// The rows of a chain's stage that stay readable while this growth runs. A chain that continues
+    /// it overwrites the oldest.
     pub(super) fn held_rows(&self, (at, kept): (Whereabouts, Option<&KeptChain>), stage: u32) -> HeldRows {
         let kept = match (at, kept) {
             (Whereabouts::Here(local), _) => return DraftSeries::rows(self.series.get(&local), stage, self.facts[local].bound),
@@ -274,7 +275,7 @@ impl<'a> Draft<'a> {
         HeldRows::new(places, Some(before), kept.bound.saturating_add(more))
     }
 
-    /// What stands before a tensor under its name.
+    /// The rows before a tensor under its name.
     pub(super) fn reach(&self, tensor: u32) -> Reach {
         let reaches = self.reaches.get_or_init(|| reaches(self.tensors, self.tensors_from - self.first_tensor, self.gone));
         tensor.checked_sub(self.first_tensor).and_then(|at| reaches.get(at as usize)).copied().unwrap_or_default()
@@ -329,7 +330,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Kept chains that chains continue, and by how many steps. Who continues no chain that could be continued is refused later.
+/// Chains that this growth continues, and by how many steps. Whether they may be is checked later.
 fn continued(given: &[graph::Chain]) -> Vec<(u32, u32)> {
     let continued = given.iter().filter_map(|chain| match (chain.series, chain.length) {
         (Some(graph::Series::Continues(of)), graph::Extent::Fixed(steps)) => Some((of, steps)),
@@ -340,7 +341,7 @@ fn continued(given: &[graph::Chain]) -> Vec<(u32, u32)> {
     continued
 }
 
-/// What stands before each tensor. Those before number `from` are not held any more.
+/// For each tensor, the rows before it. Tensors before position `from` are no longer held.
 fn reaches(tensors: &[Arc<Tensor>], from: u32, gone: &BTreeSet<String>) -> Vec<Reach> {
     let mut latest: BTreeMap<&str, usize> = BTreeMap::new();
     let mut reaches: Vec<Reach> = Vec::with_capacity(tensors.len());

@@ -1,8 +1,8 @@
-//! Series: chains of several growths, of which each goes on where the one before ended.
+//! Series: each chain continues a chain of an earlier growth.
 //!
-//! Their rows lie in a ring. A chain has fewer steps than the ring has places, and sees no row that its
-//! growth may overwrite. So within a growth nothing waits for a place. What read a row in an earlier
-//! growth has read it before a chain that goes on begins.
+//! The rows of a series lie in a ring. A chain has at most as many steps as the ring has places, and
+//! no step of its growth sees a row that the growth may overwrite. So no step waits for a place. A
+//! chain that continues another starts after all readers of the other in earlier growths.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::unfolded::{Dependency, Retention, UnfoldedChain};
 pub(super) const READERS_MAX: usize = 256;
 
 impl Draft<'_> {
-    /// What a chain has to do with a series.
+    /// Checks a chain's place in a series.
     pub(super) fn series_of(&self, chain: &Chain) -> Result<Option<DraftSeries>, GraphFault> {
         let Some(series) = chain.series else { return Ok(None) };
         let Extent::Fixed(steps) = chain.length else { return Err(GraphFault::SeriesLike) };
@@ -60,7 +60,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// What later growths need to know of a kept chain of this growth.
+    /// The facts about a kept chain of this growth that later growths need.
     pub(super) fn kept_series(&self, local: usize) -> Option<KeptSeries> {
         let series = self.series.get(&local)?;
         let (chain, bound) = (&self.chains[local], self.facts[local].bound);
@@ -84,7 +84,7 @@ impl Draft<'_> {
         all.copied().filter(|reader| *reader != own).take(READERS_MAX + 1).collect()
     }
 
-    /// Notes who reads whom, if later growths could go on with a chain.
+    /// Records the readers of every chain that a later growth may continue.
     pub(super) fn note_readers(&mut self) {
         let kept = self.kept.iter().filter(|kept| kept.series.is_some()).map(|kept| kept.chain);
         let own = self.series.keys().map(|local| self.first_chain + *local as u32);
@@ -99,7 +99,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Says what is held of stages that are in a series, once all that reads them is known.
+    /// Sets the retention of stages in a series. All readers are known by then.
     pub(super) fn finish_series(&mut self) {
         for (local, DraftSeries { places, starts }) in &self.series {
             let chain = &mut self.chains[*local];
@@ -112,7 +112,7 @@ impl Draft<'_> {
     }
 }
 
-/// Whether rows of a stage of a chain in a series are held in a ring: those that are read at any step, and those that go on.
+/// Whether a stage of a chain in a series is held in a ring: if it continues one, or any step may read it.
 fn is_ring(chain: &UnfoldedChain, stage: usize) -> bool {
     chain.continues.is_some() || chain.stages[stage].retention == Retention::All
 }

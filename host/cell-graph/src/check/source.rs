@@ -241,10 +241,10 @@ impl<'a> Reader<'_, 'a, '_> {
         steps[usize::from(steps[1].1 < steps[0].1)]
     }
 
-    /// Checks that no row of a series is seen that the growth may overwrite. `at` is the line of first rows.
+    /// Refuses a row of a series that this growth may overwrite. `at` is the line of first rows.
     fn check_held(&self, at: Affine, rows: HeldRows, bound: u32) -> Result<(), GraphFault> {
         let (step, number, from) = if at.from_end {
-            // What is held is counted from the same end.
+            // The oldest held row is counted from the same end.
             let (step, number) = self.least(Affine { first: -1 - at.first, stride: at.stride.saturating_neg(), from_end: false });
             (step, number, -i64::from(rows.places))
         } else {
@@ -255,7 +255,7 @@ impl<'a> Reader<'_, 'a, '_> {
         if is_gone { Err(GraphFault::RowGone { step, number, from }) } else { Ok(()) }
     }
 
-    /// Checks that a line begins with nothing of earlier tensors of its name that is not held.
+    /// Refuses a line that begins in an earlier tensor of the name that is no longer held.
     fn check_reach(&self, what: &'static str, at: Affine, tensor: u32, of: impl Fn(Reach) -> u64) -> Result<(), GraphFault> {
         let reach = self.draft.reach(tensor);
         let ((step, number), from) = (self.least(at), -i64::try_from(of(reach)).unwrap_or(i64::MAX));
@@ -279,7 +279,7 @@ impl<'a> Reader<'_, 'a, '_> {
                     at.first = at.first.max(-least);
                 }
                 if span.count.is_none() && self.least(at).1 >= -least {
-                    // How many rows there may be is known: nobody else needs to see the tensor for that.
+                    // The number of rows is known here. The scheduler does not see tensors.
                     count = count.min(u32::try_from(end.saturating_sub(self.least(at).1).max(0)).unwrap_or(u32::MAX));
                 }
                 (RunOf::Tensor(number), at, rows.saturating_add(before))
@@ -326,7 +326,7 @@ impl<'a> Reader<'_, 'a, '_> {
         let Whereabouts::Here(local) = found.at else { return self.depend(end) };
         self.draft.retain(local, stage, Retention::All);
         let (first, last) = (at.number(0), at.number(self.steps_read() - 1));
-        // Where all rows are before its step 0, nothing else says when they are there.
+        // Rows before step 0 are there when the continued chain has ended.
         if let Some(continued) = self.draft.chains[local].continues.filter(|_| first < Some(0) || last < Some(0)) {
             self.depend(Dependency::End { chain: continued });
         }
@@ -438,15 +438,12 @@ impl<'a> Reader<'_, 'a, '_> {
                 }
                 continue;
             }
-            let bound = match known {
-                Some((chain, bound)) if chain == node.chain => bound,
+            let (bound, rows) = match known {
+                Some((chain, bound, rows)) if chain == node.chain => (bound, rows),
                 _ => self.named_other(stage, output, node.chain, &mut here)?,
             };
-            known = Some((node.chain, bound));
-            if node.chain < self.draft.first_chain {
-                let rows = self.draft.find(OutputRef { chain: node.chain, stage, output })?.rows;
-                self.check_held(Affine { first: node.step.into(), stride: 0, from_end: false }, rows, bound)?;
-            }
+            known = Some((node.chain, bound, rows));
+            self.check_held(Affine { first: node.step.into(), stride: 0, from_end: false }, rows, bound)?;
             if node.step >= bound {
                 return Err(GraphFault::NoStep { chain: node.chain, step: node.step, bound });
             }
@@ -465,8 +462,8 @@ impl<'a> Reader<'_, 'a, '_> {
         Ok(())
     }
 
-    /// The same of another chain, whose bound it gives.
-    fn named_other(&mut self, stage: u32, output: u32, chain: u32, here: &mut bool) -> Result<u32, GraphFault> {
+    /// The same of another chain. Gives its bound and its held rows.
+    fn named_other(&mut self, stage: u32, output: u32, chain: u32, here: &mut bool) -> Result<(u32, HeldRows), GraphFault> {
         let found = self.draft.find(OutputRef { chain, stage, output })?;
         same_row(self.port, found.port)?;
         match found.at {
@@ -476,7 +473,7 @@ impl<'a> Reader<'_, 'a, '_> {
             }
             Whereabouts::Earlier => self.depend(Dependency::End { chain }),
         }
-        Ok(found.bound)
+        Ok((found.bound, found.rows))
     }
 
     /// Checks that every step read means a number below `count` (a line is in range if both its ends are), and counts from the front what

@@ -55,7 +55,7 @@ pub(super) fn top_k(call: &mut Call<'_, '_>, operand: ValueId, k: i64, largest: 
 /// Rows that TopK gives of a span, at most.
 const MOST: u32 = 1024;
 
-/// Rows of a span by their numbers: ONNX's operator where each node has indices of its own, and they name rows alone.
+/// Rows of a span by number: ONNX's GatherND with `batch_dims` 1 and indices of one component.
 pub(super) fn gather(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
     call.arity(2, 2)?;
     if call.attributes.int("batch_dims")? != Some(1) {

@@ -210,7 +210,7 @@ impl Core {
 }
 
 impl CoreState {
-    /// The memory that a request had, if that was not known before.
+    /// Counts the memory of a request with a chain that could stop.
     fn count_memory(&self, request: RequestId) {
         let Some(entry) = self.requests.get(request).filter(|entry| entry.counts_at_end) else { return };
         if let (Some(placed), Some(model)) = (entry.growths.only(), self.models.get(entry.model)) {
@@ -275,7 +275,7 @@ fn place(
     let mut first = entry.growths.place(number, slots, &model.indices, spares);
     let Some(placed) = entry.growths.placed(number) else { return 0 };
     if is_new && number == 0 && placed.growth.next.is_none() {
-        // Of what may stop early it is not known yet what it uses.
+        // A chain that may stop is counted at its end.
         entry.counts_at_end = placed.growth.chains.iter().any(UnfoldedChain::may_stop);
         if !entry.counts_at_end {
             count_memory(placed, model);
@@ -298,7 +298,7 @@ fn place(
     count.into()
 }
 
-/// The memory of a request that has no other growth.
+/// Counts the memory of a request that does not grow.
 fn count_memory(placed: &PlacedGrowth, model: &LoadedModel) {
     model.counters.held(RequestMemory::of(placed, |cell| model.cells[cell as usize].slots));
 }

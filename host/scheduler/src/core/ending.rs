@@ -235,7 +235,7 @@ impl Core {
         let mut next = Some(number);
         while let Some(number) = next {
             self.free_unread(id, number);
-            // What continues it has waited for it.
+            // The chain that continues it could not go before it.
             next = self.request(id).chain(number).filter(|chain| chain.gone()).and_then(Chain::continued_by);
         }
     }
@@ -243,7 +243,7 @@ impl Core {
     fn free_unread(&mut self, id: RequestId, number: u32) {
         let request = self.request(id);
         let Some(chain) = request.chain(number).filter(|_| request.grows() && request.taken().is_none()) else { return };
-        // Chains of a series go in their order. The last gives back the slots.
+        // Chains of a series are freed in order. The last one gives back the slots.
         let continued = request.graph_of(number).and_then(|graph| request.chain(graph.continues?));
         if continued.is_some_and(|continued| !continued.gone()) {
             return;

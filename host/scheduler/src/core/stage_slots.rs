@@ -93,8 +93,8 @@ pub(crate) fn slots_needed(info: &ModelInfo, growth: &UnfoldedGrowth) -> u64 {
     slots_of_stages(info, growth).map(|(_, slots)| u64::from(slots)).sum()
 }
 
-/// Slots for the values of each stage of a growth, in order; and, of one that continues a stage of a series, that stage and its
-/// chain, whose slots it has.
+/// The slots of each stage of a growth, in order. A stage that continues another uses the slots of
+/// that one, which is given by chain and stage.
 fn slots_of_stages(info: &ModelInfo, growth: &UnfoldedGrowth) -> impl Iterator<Item = (Option<(u32, u32)>, u32)> {
     growth.chains.iter().flat_map(move |chain| {
         (0..).zip(&chain.stages).map(move |(number, stage)| {

@@ -11,7 +11,8 @@ use crate::join::Piece;
 use crate::outputs::Outputs;
 use crate::recipient::Recipient;
 
-/// Growths of a request that may wait for their place before it takes more input: half of those that the scheduler lets wait.
+/// Growths that may wait for a place before the request takes more input. The scheduler allows twice
+/// as many.
 const GROWING_MAX: u32 = 32;
 
 /// What the engine's thread and clients touch.
@@ -75,7 +76,7 @@ impl Front {
         self.outputs.is_due() || self.takes_input() && !told
     }
 
-    /// Whether the plugin is to be told of more input. A session that is fed faster than it is computed is held up.
+    /// Whether the plugin may get more input. A session that is fed too fast waits here.
     fn takes_input(&self) -> bool {
         self.outputs.waits_for_input() && self.growing < GROWING_MAX
     }

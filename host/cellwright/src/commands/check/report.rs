@@ -49,7 +49,7 @@ impl Report<'_> {
         of_each.map(|(name, limit)| (name, json!(limit))).into_iter().chain(of_all).chain(rows).collect()
     }
 
-    /// What samples had of the devices' memory.
+    /// Device memory of the samples' requests.
     fn memory(&self) -> RequestMemory {
         self.model.loaded().counters.counts().memory
     }

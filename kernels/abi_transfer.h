@@ -16,14 +16,19 @@
 #define ROW_SKIPPED 0u  // its chain ended before: it was computed on zeros and left nothing
 #define ROW_RAN 1u
 #define ROW_STOPPED 2u  // it ran, and its chain's stop was true
-#define ROW_REFUSED 3u  // an index of it was in no table
+#define ROW_REFUSED 3u
+
+// Why a row was refused; the first reason is kept. Beside it lie an index, and how many rows there are.
+#define REFUSED_INDEX 1u       // the table has no row of that index
+#define REFUSED_SPAN_INDEX 2u  // the span has no row of that index
+#define REFUSED_TOO_FEW 3u     // the span has fewer rows than the index says
 
 // The beginning of a row of a frame.
 typedef struct RowRecord {
     uint32_t live;        // whether anybody wants what it leaves; written by `gather` or `lstm_gather`, and cleared by `lstm_rows`
-    uint32_t refused;     // whether an index was out of range; the first one is kept
-    int64_t index;        // that index
-    uint64_t table_rows;  // and how many rows the table has
+    uint32_t refused;     // REFUSED_..., or 0
+    int64_t index;
+    uint64_t table_rows;
     uint64_t padding;
 } RowRecord;
 
@@ -57,7 +62,7 @@ typedef struct Outlet {
 // What is told of a row.
 typedef struct RowStatus {
     uint32_t status;
-    uint32_t padding;
+    uint32_t why;  // REFUSED_..., if it was
     int64_t index;
     uint64_t table_rows;
 } RowStatus;

@@ -9,3 +9,4 @@
 #include "lstm_rows.cu"
 #include "transfer.cu"
 #include "group.cu"
+#include "spans.cu"

@@ -16,5 +16,5 @@ static __device__ void refuse_row(uint8_t* row, int64_t index, uint64_t table_ro
     if (record->refused) return;
     record->index = index;
     record->table_rows = table_rows;
-    record->refused = 1;
+    record->refused = REFUSED_INDEX;
 }

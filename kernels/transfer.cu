@@ -5,16 +5,6 @@
 // no word: of one of which a row was refused, steps that were queued behind it run on whatever is there, for a request that the host knows to be dead.
 #include "heads.cuh"
 
-// Copies a row's bytes, or zeros from address 0, with all threads of the block. Either side may lie anywhere.
-static __device__ __forceinline__ void copy_row(uint8_t* to, const uint8_t* from, uint32_t bytes) {
-    const bool aligned = ((reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from)) & 15) == 0;
-    const uint32_t whole = aligned ? bytes / 16 : 0;
-    for (uint32_t at = threadIdx.x; at < whole; at += blockDim.x) {
-        reinterpret_cast<uint4*>(to)[at] = from ? reinterpret_cast<const uint4*>(from)[at] : make_uint4(0, 0, 0, 0);
-    }
-    for (uint32_t at = whole * 16 + threadIdx.x; at < bytes; at += blockDim.x) to[at] = from ? from[at] : uint8_t(0);
-}
-
 extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__ GatherArguments a) {
     const uint64_t row = blockIdx.x;
     const BatchHead head = head_of(a.head, a.own);
@@ -59,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
         if (entry.own != NOWHERE && stops) atomicMin(&executed[entry.own], entry.step + 1);
         if (entry.own != NOWHERE && record.live && record.refused) atomicMin(&executed[entry.own], entry.step);
         const uint32_t status = !record.live ? ROW_SKIPPED : record.refused ? ROW_REFUSED : stops ? ROW_STOPPED : ROW_RAN;
-        reinterpret_cast<RowStatus*>(head.statuses)[row] = RowStatus{status, 0, record.index, record.table_rows};
+        reinterpret_cast<RowStatus*>(head.statuses)[row] = RowStatus{status, record.refused, record.index, record.table_rows};
     }
     if (!ran || (a.is_left && !head.deliveries)) return;
     bool held = entry.node != 0;

@@ -73,6 +73,10 @@ pub(crate) const GROUP_AXES: usize = 8;
 pub(crate) const GROUP_SOURCES: usize = 3;
 /// And writes.
 pub(crate) const GROUP_RESULTS: usize = 2;
+/// Operands of what sees whole spans.
+pub(crate) const SPAN_OPERANDS: usize = 2;
+/// Its results.
+pub(crate) const SPAN_RESULTS: usize = 2;
 
 plain! {
     /// As in `abi.h`.
@@ -128,7 +132,7 @@ plain! {
     /// An output in a row of the frame, and in a node.
     Outlet { place: u32, bytes: u32, node_offset: u32, padding: u32 }
     /// What became of a row.
-    RowStatus { status: u32, padding: u32, index: i64, table_rows: u64 }
+    RowStatus { status: u32, why: u32, index: i64, table_rows: u64 }
     /// As in `abi_transfer.h`.
     BatchHead {
         rows: u32, padding: u32, addresses: u64, entries: u64, executed: u64, deliveries: u64, delivered: u64, statuses: u64, steps: u64,
@@ -158,6 +162,24 @@ plain! {
     GroupArguments { frame: u64, instructions: u64, stride: u32, count: u32, rows_at: u64 }
     /// As in `abi_group.h`.
     CompiledGroupArguments { frame: u64, blobs: u64, stride: u32, padding: u32, rows_at: u64 }
+    /// Rows at equal distances.
+    SpanRun { at: u64, stride: u64, rows: u32, padding: u32 }
+    /// An operand of a node.
+    SpanRows { runs: u64, rows: u64 }
+    /// As in `abi_spans.h`.
+    SpanArguments {
+        operands: [u64; SPAN_OPERANDS], results: [u64; SPAN_RESULTS], statuses: u64, strides: [u32; SPAN_RESULTS], op: u32, flags: u32, width: u32,
+        columns: u32, k: u32, padding: u32,
+    }
+    /// As in `abi_spans.h`.
+    AttentionArguments {
+        queries: u64, keys: u64, values: u64, masks: u64, results: u64, query_count: u32, heads: u32, key_heads: u32, depth: u32, size: u32, mask: u32,
+        mask_heads: u32, mask_queries: u32, scale: f32, softcap: f32,
+    }
+    /// As in `abi_spans.h`.
+    SpanCheck { statuses: u64, offsets: u64 }
+    /// As in `abi_spans.h`.
+    SpanCheckArguments { frame: u64, checks: u64, stride: u32, count: u32 }
 }
 
 // SAFETY: a number.
@@ -176,7 +198,7 @@ macro_rules! kernels {
 kernels! {
     GatherArguments = "gather", FinishArguments = "finish", WordsArguments = "begin_words", GroupArguments = "group",
     CompiledGroupArguments = "compiled_group", BestArguments = "best_of_panels", LstmListArguments = "lstm_rows", LstmGatherArguments = "lstm_gather",
-    TreeListArguments = "tree_rows"
+    TreeListArguments = "tree_rows", SpanArguments = "span", AttentionArguments = "attention", SpanCheckArguments = "span_check"
 }
 
 /// The kernels of a product, by the rows of their tiles; all take [`ProductArguments`].
@@ -328,31 +350,55 @@ pub(crate) mod status {
     pub(crate) const REFUSED: u32 = 3;
 }
 
-/// Flags of an instruction: as in `abi_group.h`.
+/// Why a row was refused: as in `abi_transfer.h`.
+pub(crate) mod why {
+    #[cfg(test)]
+    pub(crate) const INDEX: u32 = 1;
+    pub(crate) const SPAN_INDEX: u32 = 2;
+    pub(crate) const TOO_FEW: u32 = 3;
+}
+
+/// Masks of scores: as in `abi_spans.h`.
+pub(crate) mod mask {
+    pub(crate) const NONE: u32 = 0;
+    pub(crate) const FLOATS: u32 = 1;
+    pub(crate) const TRUTHS: u32 = 2;
+}
+
+/// Flags of an instruction, or of what sees whole spans: as in `abi_group.h` and `abi_spans.h`.
 pub(crate) mod flag {
     pub(crate) const BARRIER: u32 = 1;
     pub(crate) const SMALLEST: u32 = 2;
     pub(crate) const LAST: u32 = 4;
     pub(crate) const BY_WARP: u32 = 8;
     pub(crate) const BY_BLOCK: u32 = 16;
+    pub(crate) const EXCLUSIVE: u32 = 32;
+    pub(crate) const REVERSE: u32 = 64;
+}
+
+macro_rules! numbered {
+    ($($name:ident = $number:literal),* $(,)?) => {
+        $(pub(crate) const $name: u32 = $number;)*
+
+        /// Every one by its name.
+        #[cfg(test)]
+        pub(crate) const ALL: &[(&str, u32)] = &[$((stringify!($name), $number)),*];
+    };
 }
 
 /// Operations of a group: as in `abi_group.h`.
 pub(crate) mod op {
-    macro_rules! numbered {
-        ($($name:ident = $number:literal),* $(,)?) => {
-            $(pub(crate) const $name: u32 = $number;)*
-
-            /// Every one by its name.
-            #[cfg(test)]
-            pub(crate) const ALL: &[(&str, u32)] = &[$((stringify!($name), $number)),*];
-        };
-    }
-
     numbered! {
         COPY = 0, CAST = 1, NEG = 2, SIGMOID = 3, TANH = 4, RELU = 5, GELU = 6, GELU_TANH = 7, SILU = 8, EXP = 9, LOG = 10, SQRT = 11, NOT = 12,
         ADD = 13, SUB = 14, MUL = 15, DIV = 16, POW = 17, EQUAL = 18, GREATER = 19, LESS = 20, AND = 21, OR = 22, WHERE = 23, LOOKUP = 24,
         SOFTMAX = 32, LOG_SOFTMAX = 33, STANDARDIZE = 34, ROOT_MEAN_SQUARE = 35, SUM = 36, MEAN = 37, TOP = 38,
+    }
+}
+
+/// Operations over whole spans: as in `abi_spans.h`.
+pub(crate) mod span {
+    numbered! {
+        REPEAT = 0, GATHER = 1, SUM = 2, MEAN = 3, MAX = 4, SOFTMAX = 5, LOG_SOFTMAX = 6, CUM_SUM = 7, TOP = 8, MAT_MUL = 9, MIX = 10,
     }
 }
 

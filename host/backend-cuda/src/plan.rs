@@ -13,6 +13,7 @@ mod lower;
 mod pack;
 mod recurrence;
 mod schedule;
+mod spans;
 mod token;
 mod view;
 
@@ -28,6 +29,7 @@ pub(crate) use generate::{Generated, generate};
 pub(crate) use ahead::Ahead;
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use best::{Best, Kept};
+pub(crate) use spans::{Phase, Spans, Taken, Whole, WholeKind};
 
 /// Values lie at multiples of so many bytes in a row.
 pub(crate) const ALIGNMENT: usize = 16;
@@ -170,6 +172,15 @@ pub(crate) struct Recurrence {
     pub(crate) outputs: [Vec<u32>; 2],
 }
 
+/// What plans are made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    /// Whether the device has the kernels that are for Hopper alone: recurrences, and products by warpgroups.
+    pub(crate) is_hopper: bool,
+    /// Whether products of floats are in tf32.
+    pub(crate) tf32: bool,
+}
+
 /// A compiled cell.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -187,33 +198,32 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Compiles a cell whose packed weights may take so many bytes, for a device that has Hopper's kernels or not: those of an LSTM's step, and of
-    /// products by warpgroups.
+    /// Compiles a cell whose packed weights may take so many bytes.
     ///
     /// # Errors
     /// If it has an operation, a datatype or a precision that there is no kernel for, or larger weights.
-    pub(crate) fn compile(cell: &TypedCell, available: u64, is_hopper: bool) -> Result<Self, LoadError> {
-        Self::compile_in(Arithmetic::of(cell.precision, is_hopper), cell, available, is_hopper)
+    pub(crate) fn compile(cell: &TypedCell, available: u64, target: Target) -> Result<Self, LoadError> {
+        Self::compile_with(cell, available, target, target.is_hopper)
     }
 
-    /// The same, with products of floats in tf32.
+    /// Compiles a part of a cell with ragged inputs. No kernel for recurrences takes its inputs where they lie.
     ///
     /// # Errors
-    /// As without that.
-    pub(crate) fn compile_in_tf32(cell: &TypedCell, available: u64, is_hopper: bool) -> Result<Self, LoadError> {
-        let arithmetic = Arithmetic::of(cell.precision, is_hopper);
-        Self::compile_in(if arithmetic == Arithmetic::F32 { Arithmetic::Tf32 } else { arithmetic }, cell, available, is_hopper)
+    /// As of a whole cell.
+    pub(crate) fn compile_part(cell: &TypedCell, available: u64, target: Target) -> Result<Self, LoadError> {
+        Self::compile_with(cell, available, target, false)
     }
 
-    fn compile_in(arithmetic: Arithmetic, cell: &TypedCell, available: u64, is_hopper: bool) -> Result<Self, LoadError> {
+    fn compile_with(cell: &TypedCell, available: u64, target: Target, has_recurrences: bool) -> Result<Self, LoadError> {
+        let arithmetic = match Arithmetic::of(cell.precision, target.is_hopper) {
+            Arithmetic::F32 if target.tf32 => Arithmetic::Tf32,
+            arithmetic => arithmetic,
+        };
         let unsupported = |what: String| LoadError::Unsupported { cell: cell.name.clone(), device: "the CUDA worker".to_owned(), what };
         if cell.precision == Precision::Int8 && cell.operations.iter().any(is_product) {
             return Err(unsupported("products in int8: load the model in bf16".to_owned()));
         }
-        if let Some(port) = cell.inputs.iter().find(|port| port.ragged) {
-            return Err(unsupported(format!("the ragged input `{}`: serve the model by CPU workers", port.name)));
-        }
-        let lowered = lower::lower(cell, arithmetic, available, is_hopper).map_err(unsupported)?;
+        let lowered = lower::lower(cell, arithmetic, available, has_recurrences).map_err(unsupported)?;
         if lowered.packed_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: lowered.packed_bytes, available });
         }

@@ -28,6 +28,7 @@ mod retire;
 mod ring;
 mod room;
 mod seat;
+mod spans;
 mod table;
 mod together;
 mod tree;
@@ -47,6 +48,7 @@ use cellwright_backend::{
 use cellwright_cell_graph::{CellTypeKey, TypedCell};
 
 use crate::driver::{DeviceAddress, Done, Driver, Fault};
+use crate::plan::Target;
 use ahead::Ahead;
 use device::Device;
 use flight::InFlight;
@@ -84,6 +86,8 @@ pub struct CudaWorker {
     sizes: Sizes,
     arena: DeviceAddress,
     frame: FrameMemory,
+    /// Where cells with ragged inputs have what is computed before their rest.
+    spans: FrameMemory,
     up: Ring,
     down: Ring,
     words: Words,
@@ -136,6 +140,7 @@ impl CudaWorker {
             sizes,
             arena,
             frame: FrameMemory::default(),
+            spans: FrameMemory::default(),
             up,
             down,
             words: Words::default(),
@@ -238,7 +243,8 @@ impl CudaWorker {
             return Ok(Arc::clone(resident));
         }
         let mut resident = Resident::new(cell, ready, &mut self.device, self.weights_left.load(Ordering::Relaxed))?;
-        let made = self.make_room(&resident).and_then(|()| self.make_room_ahead(&mut resident));
+        let made =
+            self.make_room(&resident).and_then(|()| self.make_room_for_spans(&resident)).and_then(|()| self.make_room_ahead(&mut resident));
         match made {
             Ok(()) => {
                 let resident = Arc::new(resident);
@@ -275,8 +281,7 @@ impl Backend for CudaWorker {
 
     fn preparer(&self) -> Arc<dyn Prepare> {
         Arc::new(Preparer {
-            tf32: self.device.tf32,
-            is_hopper: self.device.kernels.wide.is_some(),
+            target: Target { is_hopper: self.device.kernels.wide.is_some(), tf32: self.device.tf32 },
             compiler: self.device.driver.compiler().ok(),
             weight_bytes: self.sizes.weight_bytes,
             weights_left: Arc::clone(&self.weights_left),
@@ -401,6 +406,7 @@ impl Backend for CudaWorker {
         self.device.held(behind)?;
         let rows = rows.max(1) as usize;
         let most = resident.rows_in(self.frame).min(self.sizes.rows_most);
+        let most = resident.spans.as_ref().map_or(most, |spans| self.timed_most(&resident, spans).min(most));
         let part = rows.div_ceil(rows.div_ceil(most));
         let zeroed = self.device.driver.zero(
             self.device.stream,
@@ -412,6 +418,9 @@ impl Backend for CudaWorker {
         let last = (rows - 1) % part + 1;
         let timed = self.timed(&resident, &[part as u32, last as u32][..1 + usize::from(last < part)]);
         let timed = self.device.held(timed)?;
+        // The last part takes as long as the others, if it is smaller.
+        let phases = resident.spans.as_ref().map(|spans| (spans, self.timed_phases(&resident, spans, part)));
+        let phases = phases.map(|(spans, phases)| Ok((spans, self.device.held(phases)?))).transpose()?;
         let ready = self.device.queue_signal();
         let ready = self.device.held(ready)?;
         self.device.wait_for(ready)?;
@@ -424,7 +433,8 @@ impl Backend for CudaWorker {
             let began = Instant::now();
             for first in (0..rows).step_by(part) {
                 let batch = timed[usize::from(rows - first < part)];
-                let queued = self.queue_timed(&resident, &batch);
+                let before = phases.as_ref().map_or(Ok(()), |(spans, phases)| self.launch_phases(spans, phases));
+                let queued = before.and_then(|()| self.queue_timed(&resident, &batch));
                 self.device.held(queued)?;
             }
             let signal = self.device.queue_signal();

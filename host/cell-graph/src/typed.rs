@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::cell::Port;
 use crate::datatype::Datatype;
 use crate::tensor::Tensor;
+use crate::unfolded::{SPAN_ELEMENTS_MAX, SPAN_ROWS_MAX};
 
 /// The content hash that makes two cells the same type: canonical body, weights, input shapes, datatypes, precision and tenant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -416,5 +417,11 @@ impl TypedCell {
     #[must_use]
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0 as usize]
+    }
+
+    /// The most rows that a node's spans of one input have.
+    #[must_use]
+    pub fn span_rows_most(&self) -> u64 {
+        (SPAN_ELEMENTS_MAX / self.span_elements.max(1)).min(SPAN_ROWS_MAX.into())
     }
 }

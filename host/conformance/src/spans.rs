@@ -8,7 +8,7 @@ use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::unfolded::{Retention, Run, RunOf, Source};
-use cellwright_cell_graph::{Datatype, Port, Tensor, TypedCell};
+use cellwright_cell_graph::{Datatype, Port, Tensor, TypedCell, UnfoldedGrowth};
 
 use super::cells::Draft;
 use super::driver::{Driver, growth_of, independent};
@@ -19,8 +19,10 @@ use cellwright_backend::task::RowError;
 
 /// Rows that spans are taken of: more than two blocks of a running softmax.
 const ROWS: u32 = 150;
-/// Nodes that see them.
+/// Steps that see them, of which some are nodes,
 const STEPS: u32 = 150;
+/// and these in any case: blocks of rows begin there.
+const BORDERS: [u32; 6] = [1, 2, 63, 64, 65, STEPS - 1];
 
 /// Runs every case with every form of span.
 ///
@@ -38,6 +40,7 @@ pub fn run(make: &mut Make<'_>, tolerance: Tolerance, scope: &Scope) {
             }
         }
     }
+    in_parts(make);
 }
 
 fn weight(name: &str, shape: &[usize], salt: u64) -> Tensor {
@@ -244,7 +247,7 @@ fn check(make: &mut Make<'_>, (cell, exact): (&Arc<TypedCell>, &Arc<TypedCell>),
     let [reference, exact] = [cell, exact].map(|cell| Reference::new(cell));
     for (number, form) in forms().iter().enumerate() {
         let place = || format!("`{}` in {} over form {number}", cell.name, cell.precision);
-        let mut run = |rows_most: u32| -> Delivered {
+        let mut run = |chosen: &[u32], rows_most: usize| -> Delivered {
             let mut driver = Driver::new(make(), &[giver.clone(), cell.clone()]);
             let every = |tensor: usize| Source::Rows { tensor: tensor as u32, at: Affine::EVERY };
             let mut given = independent(0, giver.outputs.len(), ragged.iter().map(|input| every(*input)).collect(), ROWS);
@@ -264,14 +267,14 @@ fn check(make: &mut Make<'_>, (cell, exact): (&Arc<TypedCell>, &Arc<TypedCell>),
             let all: Vec<_> = (0..ROWS).map(|step| (rows, step)).collect();
             driver.task(CellTypeId(0), &all, 1);
             let mut delivered = Delivered::new();
-            for first in (0..STEPS).step_by(rows_most as usize) {
+            for steps in chosen.chunks(rows_most) {
                 // A request dies with its first refused row.
                 request.growth.flags.dead.store(false, std::sync::atomic::Ordering::Relaxed);
-                let steps: Vec<_> = (first..STEPS.min(first + rows_most)).map(|step| (lane, step)).collect();
+                let steps: Vec<_> = steps.iter().map(|step| (lane, *step)).collect();
                 let completed = driver.task(CellTypeId(1), &steps, 1);
                 delivered.extend(completed.refused.into_iter().map(|refused| (refused.step, Err(refused.error))));
             }
-            for step in 0..STEPS {
+            for step in chosen.iter().copied() {
                 let outputs = (0..cell.outputs.len() as u32).filter_map(|output| driver.delivered.get(&(lane, output, step)).cloned());
                 let outputs: Vec<_> = outputs.collect();
                 if outputs.len() == cell.outputs.len() {
@@ -280,14 +283,14 @@ fn check(make: &mut Make<'_>, (cell, exact): (&Arc<TypedCell>, &Arc<TypedCell>),
             }
             delivered
         };
-        let alone = run(1);
-        assert_eq!(alone.len(), STEPS as usize, "{}", place());
-        for rows_most in [STEPS, 7] {
-            for (step, got) in run(rows_most) {
-                assert!(got == alone[&step], "{}: step {step} is not what it is alone, in tasks of {rows_most}", place());
-            }
+        let steps_of = |apart: u32| -> Vec<u32> { (0..STEPS).filter(|step| step % apart == 0 || BORDERS.contains(step)).collect() };
+        let (every, some) = (steps_of(3), steps_of(12));
+        let (alone, together) = (run(&some, 1), run(&every, every.len()));
+        assert_eq!((alone.len(), together.len()), (some.len(), every.len()), "{}", place());
+        for (step, got) in alone.iter().map(|(step, got)| (*step, got.clone())).chain(run(&every, 7)) {
+            assert!(got == together[&step], "{}: step {step} is not what it is in company of another size", place());
         }
-        for step in (0..STEPS).step_by(11).chain([1, 2, 63, 64, 65]) {
+        for step in some {
             let row = |tensor: &Tensor, number: usize| {
                 let bytes = tensor.data.len() / tensor.shape[0];
                 tensor.data[number * bytes..][..bytes].to_vec()
@@ -318,6 +321,58 @@ fn check(make: &mut Make<'_>, (cell, exact): (&Arc<TypedCell>, &Arc<TypedCell>),
                 (expected, got) => assert_eq!(expected.err().as_ref(), got.as_ref().err(), "{}, step {step}", place()),
             }
         }
+    }
+}
+
+/// Attention to the last rows of a chain that goes on in later growths, whose rows lie in a ring.
+fn in_parts(make: &mut Make<'_>) {
+    const PLACES: u32 = 16;
+    const SEEN: u32 = 10;
+    let cell = attention((2, 2), (8, 8), 1).output("y", Fp32, &[1, 16]).resolve();
+    let cells = [giver(&cell), cell.clone()];
+    let rng = &mut Rng::new(7);
+    let all: Vec<Tensor> = cell.inputs.iter().map(|port| values(port, STEPS, rng)).collect();
+    // The growths of so many steps each, in tasks of so many.
+    let mut run = |parts: &[u32], at_once: u32| -> Vec<Vec<u8>> {
+        let mut driver = Driver::new(make(), &cells);
+        let (mut earlier, mut done, mut outputs) = (Vec::new(), 0, Vec::new());
+        for (part, steps) in (0..).zip(parts.iter().copied()) {
+            let (first_chain, first_tensor) = (2 * part, 3 * part);
+            let rows_of = |tensor: &Tensor| {
+                let (row, shape) = (tensor.data.len() / STEPS as usize, [&[steps as usize], &tensor.shape[1..]].concat());
+                let data = tensor.data[done as usize * row..][..steps as usize * row].to_vec();
+                Arc::new(Tensor { shape, data, ..tensor.clone() })
+            };
+            let every = |tensor: u32| Source::Rows { tensor: first_tensor + tensor, at: Affine::EVERY };
+            let mut given = independent(0, 2, vec![every(1), every(2)], steps);
+            given.stages[0].retention = match parts.len() {
+                1 => Retention::All,
+                _ => Retention::Ring { places: PLACES, first: done % PLACES, before: done.min(PLACES) },
+            };
+            given.continues = first_chain.checked_sub(2);
+            let last = |output: u32| {
+                let of = RunOf::Chain { chain: first_chain, stage: 0, output };
+                let at = Affine { first: 1 - i64::from(SEEN), stride: 1, from_end: false };
+                Source::Span([Run { of, at, every: 1, count: SEEN }].into())
+            };
+            let sees = independent(1, 1, vec![every(0), last(0), last(1)], steps);
+            let growth = UnfoldedGrowth { first_chain, ..growth_of(vec![given, sees]) };
+            let tensors: Vec<_> = all.iter().map(rows_of).collect();
+            let placed = driver.place(Arc::new(growth), &tensors, first_tensor, &earlier);
+            for first in (0..steps).step_by(at_once as usize) {
+                for (chain, cell) in [(0, CellTypeId(0)), (1, CellTypeId(1))] {
+                    let rows: Vec<_> = (first..steps.min(first + at_once)).map(|step| (placed.lanes[chain][0], step)).collect();
+                    driver.task(cell, &rows, 1);
+                }
+            }
+            outputs.extend((0..steps).map(|step| driver.delivered[&(placed.lanes[1][0], 0, step)].clone()));
+            (done, earlier) = (done + steps, [earlier, vec![placed]].concat());
+        }
+        outputs
+    };
+    let whole = run(&[STEPS], STEPS);
+    for (step, (got, expected)) in run(&[25, 1, 70, STEPS - 96], PLACES - SEEN).into_iter().zip(whole).enumerate() {
+        assert!(got == expected, "step {step} of a chain in parts is not what it is in one");
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 
-const HEADERS: [&str; 4] = ["abi.h", "abi_transfer.h", "abi_group.h", "abi_best.h"];
+const HEADERS: [&str; 5] = ["abi.h", "abi_transfer.h", "abi_group.h", "abi_best.h", "abi_spans.h"];
 
 fn text() -> String {
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
@@ -87,10 +87,16 @@ fn numbers_are_those_of_the_headers() {
     );
     let statuses = ["ROW_SKIPPED", "ROW_RAN", "ROW_STOPPED", "ROW_REFUSED"].map(of);
     assert_eq!(statuses, [status::SKIPPED, status::RAN, status::STOPPED, status::REFUSED]);
-    let flags = ["FLAG_BARRIER", "FLAG_SMALLEST", "FLAG_LAST", "FLAG_BY_WARP", "FLAG_BY_BLOCK"].map(of);
-    assert_eq!(flags, [flag::BARRIER, flag::SMALLEST, flag::LAST, flag::BY_WARP, flag::BY_BLOCK]);
-    for (name, number) in op::ALL {
-        assert_eq!(of(&format!("OP_{name}")), *number, "{name}");
+    assert_eq!(["INDEX", "SPAN_INDEX", "TOO_FEW"].map(|why| of(&format!("REFUSED_{why}"))), [why::INDEX, why::SPAN_INDEX, why::TOO_FEW]);
+    assert_eq!(["NONE", "FLOATS", "TRUTHS"].map(|kind| of(&format!("MASK_{kind}"))), [mask::NONE, mask::FLOATS, mask::TRUTHS]);
+    let flags = ["BARRIER", "SMALLEST", "LAST", "BY_WARP", "BY_BLOCK", "EXCLUSIVE", "REVERSE"].map(|flag| of(&format!("FLAG_{flag}")));
+    let own = [flag::BARRIER, flag::SMALLEST, flag::LAST, flag::BY_WARP, flag::BY_BLOCK, flag::EXCLUSIVE, flag::REVERSE];
+    assert_eq!(flags, own);
+    assert_eq!([of("SPAN_OPERANDS"), of("SPAN_RESULTS")].map(|count| count as usize), [SPAN_OPERANDS, SPAN_RESULTS]);
+    for (prefix, all) in [("OP_", op::ALL), ("SPAN_", span::ALL)] {
+        for (name, number) in all {
+            assert_eq!(of(&format!("{prefix}{name}")), *number, "{name}");
+        }
     }
     assert_eq!(constants.keys().filter(|name| name.starts_with("OP_")).count(), op::ALL.len());
     let candidate = structures_in_c(&text)["Candidate"].iter().map(|(_, _, size)| size).sum::<usize>();
@@ -140,6 +146,9 @@ fn kernels_take_what_they_are_given() {
         sizes::<BestArguments>(),
         sizes::<LstmListArguments>(),
         sizes::<TreeListArguments>(),
+        sizes::<SpanArguments>(),
+        sizes::<AttentionArguments>(),
+        sizes::<SpanCheckArguments>(),
     ];
     let steps = [LSTM_STEPS, LSTM_F16_STEPS, GRU_STEPS, GRU_F16_STEPS]
         .into_iter()

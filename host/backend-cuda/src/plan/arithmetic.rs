@@ -61,7 +61,7 @@ mod tests {
     use cellwright_cell_graph::{Datatype, Tensor};
     use cellwright_conformance::cells::Draft;
 
-    use super::super::{Plan, Step};
+    use super::super::{Plan, Step, Target};
     use super::*;
 
     #[test]
@@ -69,8 +69,7 @@ mod tests {
         let arithmetic_on = |precision: Precision, tf32: bool, is_hopper: bool| {
             let draft = Draft::new("one").input("x", Datatype::Fp32, &[5]).weight(Tensor::from_f32("w", &[5, 7], &[0.5; 35]));
             let cell = draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Datatype::Fp32, &[7]).at(precision).resolve();
-            let plan =
-                if tf32 { Plan::compile_in_tf32(&cell, u64::MAX, is_hopper) } else { Plan::compile(&cell, u64::MAX, is_hopper) }.ok()?;
+            let plan = Plan::compile(&cell, u64::MAX, Target { is_hopper, tf32 }).ok()?;
             plan.steps.iter().find_map(|step| if let Step::Product(product) = step { Some(product.arithmetic) } else { None })
         };
         let arithmetic = |precision, tf32| arithmetic_on(precision, tf32, false);

@@ -78,7 +78,7 @@ pub(super) struct Lowered {
 }
 
 /// Lowers a cell; its weights are packed as long as they take no more than so many bytes together.
-pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most: u64, is_hopper: bool) -> Result<Lowered, Why> {
+pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most: u64, has_recurrences: bool) -> Result<Lowered, Why> {
     let lowered = Lowered {
         frame: Frame::new(),
         inputs: Vec::new(),
@@ -119,7 +119,7 @@ pub(super) fn lower(cell: &TypedCell, arithmetic: Arithmetic, weight_bytes_most:
         lowering.known.insert(id, view);
     }
     let sums = sums::find(cell);
-    let gated = Gated::of(cell, &sums).filter(|_| is_hopper);
+    let gated = Gated::of(cell, &sums).filter(|_| has_recurrences);
     let states = gated.as_ref().map(|gated| lowering.states(gated)).transpose()?;
     for (index, (operation, summed)) in cell.operations.iter().zip(sums).enumerate() {
         match summed {

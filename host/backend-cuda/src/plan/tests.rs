@@ -9,8 +9,10 @@ use cellwright_conformance::invariance::family_cells;
 use super::*;
 use crate::abi::{flag, op};
 
+pub(super) const HOPPER: Target = Target { is_hopper: true, tf32: false };
+
 pub(super) fn compiled(draft: Draft) -> Plan {
-    Plan::compile(&draft.resolve(), u64::MAX, true).expect("the worker can run it")
+    Plan::compile(&draft.resolve(), u64::MAX, HOPPER).expect("the worker can run it")
 }
 
 /// For each step `product` or the operations of its group, those behind a barrier marked.
@@ -104,7 +106,7 @@ fn products_read_and_write_aligned_rows_alone() {
     let mut plans: Vec<Plan> = [Precision::F32, Precision::F16, Precision::Bf16]
         .into_iter()
         .flat_map(family_cells)
-        .map(|cell| Plan::compile(&cell, u64::MAX, true).expect("it runs"))
+        .map(|cell| Plan::compile(&cell, u64::MAX, HOPPER).expect("it runs"))
         .collect();
     let draft = Draft::new("odd rows").input("x", Fp32, &[3, 5]).weight(weight("w", &[5, 7]));
     plans.push(compiled(draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Fp32, &[3, 7])));
@@ -134,7 +136,7 @@ fn what_the_device_cannot_run_is_said() {
     assert_eq!(told(&compiled(draft.operator("Neg", &["x"], &["y"]).output("y", Int64, &[]))), ["NEG"]);
     let draft = Draft::new("narrow").input("x", Fp32, &[5]).weight(weight("w", &[5, 7])).operator("MatMul", &["x", "w"], &["y"]);
     let cell: Arc<_> = draft.output("y", Fp32, &[7]).at(Precision::Int8).resolve();
-    let error = Plan::compile(&cell, u64::MAX, true).expect_err("there is no such kernel");
+    let error = Plan::compile(&cell, u64::MAX, HOPPER).expect_err("there is no such kernel");
     assert!(matches!(error, LoadError::Unsupported { ref what, .. } if what.contains("int8")), "{error}");
 }
 
@@ -144,14 +146,14 @@ fn what_would_take_too_long_or_too_much_is_refused() {
     let first_few = |k: i64, n: usize| {
         let draft = Draft::new("few").input("x", Fp32, &[n]).weight(Tensor::from_i64("k", &[1], &[k]));
         let draft = draft.operator("TopK", &["x", "k"], &["values", "positions"]).output("values", Fp32, &[k as usize]);
-        Plan::compile(&draft.resolve(), u64::MAX, true).map(drop).map_err(|error| error.to_string())
+        Plan::compile(&draft.resolve(), u64::MAX, HOPPER).map(drop).map_err(|error| error.to_string())
     };
     assert_eq!(first_few(1 << 10, 1 << 16), Ok(()));
     assert!(first_few(1 << 11, 1 << 16).is_err_and(|said| said.contains("the first 2048 of 65536 elements")));
     let rows = |rows: usize| {
         let draft = Draft::new("rows").input("x", Fp32, &[rows, 4]).weight(weight("w", &[4, 4]));
         let draft = draft.operator("MatMul", &["x", "w"], &["y"]).output("y", Fp32, &[rows, 4]);
-        Plan::compile(&draft.resolve(), u64::MAX, true).map(|plan| plan.steps.len()).map_err(|error| error.to_string())
+        Plan::compile(&draft.resolve(), u64::MAX, HOPPER).map(|plan| plan.steps.len()).map_err(|error| error.to_string())
     };
     assert_eq!(rows(1024), Ok(1024));
     assert!(rows(1025).is_err_and(|said| said.contains("products of 1025 rows each")));
@@ -159,15 +161,15 @@ fn what_would_take_too_long_or_too_much_is_refused() {
     let draft = Draft::new("thin").input("x", Fp32, &[4096]).weight(weight("w", &[4096, 1])).operator("MatMul", &["x", "w"], &["y"]);
     let thin = draft.output("y", Fp32, &[1]).resolve();
     let needed = 4096 * 64 * 4;
-    assert!(Plan::compile(&thin, needed, true).is_ok());
-    let error = Plan::compile(&thin, needed - 1, true).expect_err("it takes one byte more");
+    assert!(Plan::compile(&thin, needed, HOPPER).is_ok());
+    let error = Plan::compile(&thin, needed - 1, HOPPER).expect_err("it takes one byte more");
     assert_eq!(error, LoadError::OutOfMemory { cell: "thin".to_owned(), needed, available: needed - 1 });
 }
 
 /// Each of them would do. A device that is busy with all of them for half a minute is taken for lost, and with it everybody's requests.
 #[test]
 fn what_would_take_too_long_together_is_refused() {
-    let compile = |draft: Draft| Plan::compile(&draft.resolve(), u64::MAX, true).map(drop).map_err(|error| error.to_string());
+    let compile = |draft: Draft| Plan::compile(&draft.resolve(), u64::MAX, HOPPER).map(drop).map_err(|error| error.to_string());
     let first_few = |times: usize| {
         let draft = Draft::new("few").input("x", Fp32, &[1 << 16]).weight(Tensor::from_i64("k", &[1], &[1 << 10]));
         let few = |draft: Draft, number: usize| {

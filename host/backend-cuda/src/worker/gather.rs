@@ -46,6 +46,17 @@ pub(super) struct Written {
     pub(super) is_ahead: bool,
     /// Whether its states pass by the frame, if they may: of one step all do.
     pub(super) is_direct: bool,
+    /// What may have been refused before ([`Given`]).
+    pub(super) checks: (u64, u32),
+}
+
+/// What phases give to a batch that is the rest of a cell with ragged inputs.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Given<'a> {
+    /// The addresses of its inputs; none: they are found.
+    pub(super) addresses: &'a [u64],
+    /// Where the lists lie of rows that may have been refused, and how many.
+    pub(super) checks: (u64, u32),
 }
 
 /// A segment that is being written.
@@ -84,6 +95,9 @@ impl Writing {
 impl CudaWorker {
     /// Queues the newest task, so many steps of it.
     pub(super) fn enqueue(&mut self, resident: &Arc<Resident>, steps: u32) -> Result<(), DeviceLost> {
+        if let Some(spans) = &resident.spans {
+            return self.enqueue_spans(resident, spans, steps);
+        }
         let limit = Limit::new(resident, self.frame, self.sizes.rows_most, self.quarter());
         self.complete_ahead(resident, steps)?;
         let goes_together = steps > 1 && self.newest_goes_together();
@@ -106,12 +120,12 @@ impl CudaWorker {
                 // The step that has no room there is the first of the next batch.
                 is_selected = !has_room;
                 let left = together.rows.len() + (steps - at) as usize * selected.len();
-                self.put_batch(resident, &mut writing, (&together.rows, &together.counts, together.load), left)?;
+                self.put_batch(resident, &mut writing, (&together.rows, &together.counts, together.load), (left, Given::default()))?;
                 continue;
             }
             let left = (steps - at + 1) as usize * selected.len();
             for (rows, load) in limit.parts(&selected) {
-                self.put_batch(resident, &mut writing, (rows, &[rows.len() as u32], load), left)?;
+                self.put_batch(resident, &mut writing, (rows, &[rows.len() as u32], load), (left, Given::default()))?;
             }
         }
         self.flush(resident, writing)?;
@@ -119,12 +133,12 @@ impl CudaWorker {
     }
 
     /// Writes a batch, of so many rows in each step, to the segment, or to a new one if it has no room. So many rows are left with this one.
-    fn put_batch(
+    pub(super) fn put_batch(
         &mut self,
         resident: &Arc<Resident>,
         writing: &mut Option<Writing>,
         (rows, counts, load): (&[Selected], &[u32], Load),
-        left: usize,
+        (left, given): (usize, Given<'_>),
     ) -> Result<(), DeviceLost> {
         if rows.is_empty() {
             return Ok(());
@@ -144,12 +158,12 @@ impl CudaWorker {
             *writing = Some(self.open(resident, wanted, is_on_desk)?);
         }
         if let Some(writing) = writing {
-            self.write_batch(resident, writing, (rows, counts))?;
+            self.write_batch(resident, writing, (rows, counts), given)?;
         }
         Ok(())
     }
 
-    const fn quarter(&self) -> usize {
+    pub(super) const fn quarter(&self) -> usize {
         self.up.capacity() / 4
     }
 
@@ -160,7 +174,7 @@ impl CudaWorker {
 
     /// Collects the rows that are worth computing: all but padding and those of chains that have ended, as far as the host knows, or of requests that were dead
     /// when they joined.
-    fn select(&self, at: u32, selected: &mut Vec<Selected>) {
+    pub(super) fn select(&self, at: u32, selected: &mut Vec<Selected>) {
         selected.clear();
         let Some(task) = self.tasks.back() else { return };
         let seats = self.lanes.seats();
@@ -197,16 +211,7 @@ impl CudaWorker {
         // On the desk heads have a place, and the first of them lie where graphs look for them as well.
         let heads = if is_on_desk { HEADS } else { 0 };
         let up_bytes = up_bytes + heads * size_of::<BatchHead>() + words.len() + SLACK;
-        let (up, down) = loop {
-            if let (Some(up), Some(down)) = (self.up.room(up_bytes), self.down.room(down_bytes)) {
-                break (up, down);
-            }
-            let Some(oldest) = self.tasks.iter().find_map(InFlight::oldest) else {
-                return Err(self.device.lose(format!("a segment of {up_bytes} and {down_bytes} bytes is larger than its ring")));
-            };
-            self.device.wait_for(oldest)?;
-            self.retire()?;
-        };
+        let (up, down) = self.room((up_bytes, down_bytes))?;
         // SAFETY: the room is nobody's: what was queued on it is done.
         let bytes = unsafe { self.up.pinned.bytes_mut(up..up + up_bytes) };
         let to = self.graphs.desk().filter(|_| is_on_desk).unwrap_or_else(|| self.up.device.plus(up));
@@ -233,12 +238,27 @@ impl CudaWorker {
         })
     }
 
+    /// Where so many bytes may be taken of both rings, waiting for older segments to leave them.
+    pub(super) fn room(&mut self, (up_bytes, down_bytes): (usize, usize)) -> Result<(usize, usize), DeviceLost> {
+        loop {
+            if let (Some(up), Some(down)) = (self.up.room(up_bytes), self.down.room(down_bytes)) {
+                return Ok((up, down));
+            }
+            let Some(oldest) = self.tasks.iter().find_map(InFlight::oldest) else {
+                return Err(self.device.lose(format!("a segment of {up_bytes} and {down_bytes} bytes is larger than its ring")));
+            };
+            self.device.wait_for(oldest)?;
+            self.retire()?;
+        }
+    }
+
     /// Writes the lists of a batch, and its rows that the host has.
     fn write_batch(
         &mut self,
         resident: &Arc<Resident>,
         writing: &mut Writing,
         (rows, counts): (&[Selected], &[u32]),
+        given: Given<'_>,
     ) -> Result<(), DeviceLost> {
         // A launch for no rows would wait for nothing, and whoever waits for it for too little.
         debug_assert!(counts.iter().all(|count| *count > 0), "a step without rows");
@@ -304,7 +324,12 @@ impl CudaWorker {
                         }
                     }
                 }
-                let addresses = &mut addresses.values[block.start * port_count..block.end * port_count];
+                let places = block.start * port_count..block.end * port_count;
+                let addresses = &mut addresses.values[places.clone()];
+                if let Some(given) = given.addresses.get(places).filter(|given| !given.is_empty()) {
+                    addresses.copy_from_slice(given);
+                    continue;
+                }
                 inputs_of.write_block((gathered, is_first_step), of_block, (addresses, port, port_count), &mut pen);
             }
             batches.push(Batch {
@@ -350,7 +375,15 @@ impl CudaWorker {
             steps,
         };
         let queue = if whole.is_none() { steps } else { 0 };
-        writing.batches.push(Written { steps: counts.to_vec(), whole, queue, head, is_ahead: ahead.is_some(), is_direct });
+        writing.batches.push(Written {
+            steps: counts.to_vec(),
+            whole,
+            queue,
+            head,
+            is_ahead: ahead.is_some(),
+            is_direct,
+            checks: given.checks,
+        });
         for place in ahead.iter().flatten() {
             writing.pass = writing.pass.max(place.pass);
             writing.segment.ahead.push(place.row);
@@ -381,7 +414,7 @@ impl CudaWorker {
     }
 
     /// Queues a segment.
-    fn flush(&mut self, resident: &Arc<Resident>, writing: Option<Writing>) -> Result<(), DeviceLost> {
+    pub(super) fn flush(&mut self, resident: &Arc<Resident>, writing: Option<Writing>) -> Result<(), DeviceLost> {
         let Some(mut writing) = writing else { return Ok(()) };
         self.write_heads(&mut writing);
         self.up.take(writing.up, writing.up_used);

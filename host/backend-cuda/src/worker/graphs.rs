@@ -98,7 +98,7 @@ impl Key {
         (0..self.batches()).try_for_each(|batch| {
             let head = heads.plus(batch * size_of::<BatchHead>()).0;
             let (is_ahead, direct) = (self.is_ahead, resident.direct(self.is_ahead));
-            let rows = Rows { steps: &steps, entries: 0, queue: 0, head, is_ahead, direct };
+            let rows = Rows { steps: &steps, entries: 0, queue: 0, head, is_ahead, direct, checks: (0, 0) };
             queue_batch(device, resident, frame, (&rows, BatchHead::default()))
         })
     }
@@ -311,7 +311,7 @@ impl CudaWorker {
     /// back.
     pub(super) fn timed(&mut self, resident: &Resident, rows: &[u32]) -> Done<Vec<Timed>> {
         let mut timed: Vec<Timed> = rows.iter().map(|rows| (*rows, None)).collect();
-        let Some(heads) = self.graphs.heads else { return Ok(timed) };
+        let Some(heads) = self.graphs.heads.filter(|_| resident.spans.is_none()) else { return Ok(timed) };
         for (number, (rows, by)) in timed.iter_mut().enumerate() {
             let (frame, bucket) = (self.frame, self.bucket(resident, *rows));
             let of_graph = Rows { head: heads.0, ..Rows::of_one_step(&bucket) };

@@ -145,7 +145,7 @@ impl Inputs<'_> {
                 row[at] = match seat.input(inputs[at], step) {
                     At::Device(at) => at.0,
                     At::Host(row) if row.len() == bytes[at] => pen.put(row),
-                    _ => self.said(&seats.whose(lane).lane, (inputs[at], step), pen),
+                    _ => self.said(&seats.whose(lane).lane, (inputs[at], step), (bytes[at], self.resident.plan.datatypes[inputs[at]]), pen),
                 };
             }
         }
@@ -153,15 +153,14 @@ impl Inputs<'_> {
 
     /// The address of one of which nothing is known in advance, as the graph says it. Apart, so that the loop above is small.
     #[inline(never)]
-    fn said(&self, lane: &Lane, (input, step): (usize, u32), pen: &mut Pen<'_>) -> u64 {
-        let bytes = self.resident.plan.inputs[input].bytes as usize;
+    pub(super) fn said(&self, lane: &Lane, (input, step): (usize, u32), (bytes, datatype): (usize, Datatype), pen: &mut Pen<'_>) -> u64 {
         let unlike = || {
             debug_assert!(false, "the graph was checked");
             0
         };
         match lane.input(input, step) {
             InputRef::Host(row) if row.len() == bytes => pen.put(row),
-            // No cell with a ragged input was loaded.
+            // Rows of spans are found elsewhere.
             InputRef::Host(_) | InputRef::Span(_) => unlike(),
             InputRef::Zeros => 0,
             InputRef::Frame(frame) => {
@@ -175,7 +174,7 @@ impl Inputs<'_> {
             }
             InputRef::Int(number) => {
                 let number = number.to_le_bytes();
-                let number = match self.resident.plan.datatypes[input] {
+                let number = match datatype {
                     Datatype::Int64 => number.as_slice(),
                     Datatype::Int32 => &number[..4],
                     _ => return 0,

@@ -45,6 +45,11 @@ impl<'a> Arena<'a> {
         Some((*layout.offsets.get(output)?, *layout.sizes.get(output)?, layout.slots as usize * SLOT_BYTES))
     }
 
+    /// Bytes from node to node of a cell.
+    pub(super) fn node_bytes(&self, cell: CellTypeId) -> Option<usize> {
+        Some(self.cells.get(cell.index())?.as_ref()?.layout.slots as usize * SLOT_BYTES)
+    }
+
     /// Where an output of a node lies, if it has so many bytes.
     pub(super) fn place(&self, (first, place): (Slot, u32), (cell, output): (CellTypeId, usize), bytes: usize) -> Option<DeviceAddress> {
         let (offset, size, node) = self.output(cell, output)?;

@@ -5,20 +5,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cellwright_backend::{LoadError, Prepare, Prepared};
 use cellwright_cell_graph::TypedCell;
+use cellwright_cell_graph::hoist::Half;
 
 use super::resident::Resident;
 use super::table::Table;
 use crate::driver::Compiler;
-use crate::plan::{Generated, Plan, generate};
+use crate::plan::{Generated, Plan, Spans, Target, generate};
 
 /// Groups of a cell that are compiled, at most: each takes a compiler a moment.
 const COMPILED_MAX: usize = 16;
 
 /// Of one worker.
 pub(super) struct Preparer {
-    pub(super) tf32: bool,
-    /// Whether the device has the kernels that are for Hopper alone.
-    pub(super) is_hopper: bool,
+    pub(super) target: Target,
     /// None: groups are interpreted.
     pub(super) compiler: Option<Compiler>,
     /// What weights may take of the device's memory, and may still take.
@@ -33,6 +32,22 @@ pub(super) struct ReadyCell {
     pub(super) generated: Vec<Option<Generated>>,
     /// Bytes that a table by token may take.
     pub(super) table_bytes_max: u64,
+    /// What runs before it, if it is the rest of a cell with ragged inputs.
+    pub(super) spans: Option<Spans<ReadyPart>>,
+}
+
+/// A part of a cell with ragged inputs.
+pub(super) struct ReadyPart {
+    pub(super) cell: TypedCell,
+    pub(super) ready: ReadyCell,
+}
+
+impl ReadyCell {
+    /// What it takes of the device's memory, without a table.
+    pub(super) fn bytes(&self) -> u64 {
+        let parts = self.spans.iter().flat_map(Spans::bodies).map(|part| part.ready.bytes());
+        Resident::bytes_of(&self.plan) as u64 + parts.sum::<u64>()
+    }
 }
 
 impl Preparer {
@@ -55,20 +70,31 @@ impl Preparer {
     }
 }
 
+impl Preparer {
+    fn ready(&self, plan: Plan) -> ReadyCell {
+        ReadyCell { generated: self.generate(&plan), plan, table_bytes_max: 0, spans: None }
+    }
+}
+
 impl Prepare for Preparer {
     fn prepare(&self, cell: &Arc<TypedCell>, weight_bytes_max: u64) -> Result<Prepared, LoadError> {
         let available = self.weights_left.load(Ordering::Relaxed).min(weight_bytes_max);
         if cell.weight_bytes > available {
             return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: cell.weight_bytes, available });
         }
-        let compile = if self.tf32 { Plan::compile_in_tf32 } else { Plan::compile };
-        let plan = compile(cell, available, self.is_hopper)?;
-        let generated = self.generate(&plan);
-        let bytes = Resident::bytes_of(&plan) as u64;
-        let table_bytes_max = available.saturating_sub(bytes);
-        let table = Table::of(&plan).map_or(0, |table| table.bytes());
-        let weight_bytes = if table <= table_bytes_max { bytes + table } else { bytes };
-        Ok(Prepared { cell: Box::new(ReadyCell { plan, generated, table_bytes_max }), weight_bytes, row_bytes: 0 })
+        let mut part = |Half { cell, .. }: Half| {
+            let plan = Plan::compile_part(&cell, available, self.target)?;
+            Ok(ReadyPart { cell, ready: self.ready(plan) })
+        };
+        let mut ready = match Spans::compile(cell, &mut part)? {
+            Some((spans, rest)) => ReadyCell { spans: Some(spans), ..rest.ready },
+            None => self.ready(Plan::compile(cell, available, self.target)?),
+        };
+        let bytes = ready.bytes();
+        ready.table_bytes_max = available.saturating_sub(bytes);
+        let table = Table::of(&ready.plan).map_or(0, |table| table.bytes());
+        let weight_bytes = if table <= ready.table_bytes_max { bytes + table } else { bytes };
+        Ok(Prepared { cell: Box::new(ready), weight_bytes, row_bytes: 0 })
     }
 
     fn own_memory(&self) -> Option<u64> {
@@ -107,7 +133,8 @@ mod tests {
             if given.len() <= takes { Ok(()) } else { Err("one too many".to_owned()) }
         });
         let weights_left = Arc::new(AtomicU64::new(1 << 20));
-        let preparer = Preparer { tf32: false, is_hopper: true, compiler: Some(compiler), weight_bytes: 1 << 20, weights_left };
+        let target = Target { is_hopper: true, tf32: false };
+        let preparer = Preparer { target, compiler: Some(compiler), weight_bytes: 1 << 20, weights_left };
         let ready = preparer.prepare(cell, u64::MAX).expect("it can run").cell.downcast::<ReadyCell>().expect("what it makes");
         (*ready, std::mem::take(&mut *given.lock().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -136,8 +163,7 @@ mod tests {
     #[test]
     fn weights_that_have_no_room_are_not_packed() {
         let preparer = |left| Preparer {
-            tf32: false,
-            is_hopper: true,
+            target: Target { is_hopper: true, tf32: false },
             compiler: None,
             weight_bytes: left,
             weights_left: Arc::new(AtomicU64::new(left)),

@@ -9,7 +9,7 @@ use super::gather::{Writing, Written};
 use super::graphs::STEPS_MOST;
 use super::recurrent::Direct;
 use super::resident::{Resident, Rows};
-use crate::abi::{BatchHead, FinishArguments, GatherArguments, WordsArguments};
+use crate::abi::{BatchHead, FinishArguments, GatherArguments, SpanCheckArguments, WordsArguments};
 use crate::driver::{DeviceAddress, Done, Kernel, Launch};
 
 /// Threads that copy a row.
@@ -58,19 +58,20 @@ impl CudaWorker {
         let is_ahead = batches[0].is_ahead;
         let alike = batches.iter().take(STEPS_MOST).take_while(|batch| batch.steps.len() == 1 && batch.is_ahead == is_ahead);
         let rows = |batch: &Written| batch.head.rows;
-        if let Some(steps) = alike.count().checked_ilog2().map(|power| 1 << power) {
+        let alike = if resident.spans.is_some() { 0 } else { alike.count() };
+        if let Some(steps) = alike.checked_ilog2().map(|power| 1 << power) {
             let most = batches[..steps].iter().map(rows).max().unwrap_or_default();
             if self.queue_graph(resident, (most, steps, is_ahead), heads)? {
                 return Ok(steps);
             }
         }
-        let Written { ref steps, whole, queue, head, is_ahead, is_direct } = batches[0];
+        let Written { ref steps, whole, queue, head, is_ahead, is_direct, checks } = batches[0];
         if let Some(key) = whole {
             self.queue_whole(resident, key, heads)?;
             return Ok(1);
         }
         let direct = if is_direct { resident.direct(is_ahead) } else { None };
-        let rows = Rows { steps, entries: head.entries, queue, head: 0, is_ahead, direct };
+        let rows = Rows { steps, entries: head.entries, queue, head: 0, is_ahead, direct, checks };
         queue_batch(&mut self.device, resident, self.frame, (&rows, head))?;
         Ok(1)
     }
@@ -89,6 +90,12 @@ pub(super) fn queue_batch(device: &mut Device, resident: &Resident, frame: Frame
         let arguments = GatherArguments { frame: frame.address.0, ports, head, stride, port_count, own };
         // SAFETY: the kernel takes this structure; the lists lie in a segment's stretch, their addresses in the arena or the stretch, the rows in the frame.
         unsafe { device.launch(&gather, &arguments)? };
+    }
+    let (checks, check_count) = rows.checks;
+    if check_count > 0 {
+        let arguments = SpanCheckArguments { frame: frame.address.0, checks, stride, count: check_count };
+        // SAFETY: the kernel takes this structure; the rows lie in the frame, and the lists in the memory for spans.
+        unsafe { device.launch(&copies(device.kernels.span_check, count), &arguments)? };
     }
     resident.launch(device, frame, &Rows { direct: rows.direct.map(|direct| Direct { own, ..direct }), ..*rows })?;
     let is_left = u32::from(rows.direct.is_some());

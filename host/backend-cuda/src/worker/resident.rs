@@ -8,7 +8,7 @@ use cellwright_cell_graph::TypedCell;
 use super::ahead;
 use super::device::Device;
 use super::frame::FrameMemory;
-use super::prepare::ReadyCell;
+use super::prepare::{ReadyCell, ReadyPart};
 use super::recurrent::{Direct, DirectPorts, Recurrent};
 use super::table;
 use crate::abi::{
@@ -16,7 +16,7 @@ use crate::abi::{
     ProductBestArguments, ProductTerm, WideArguments, bytes_of_all,
 };
 use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
-use crate::plan::{Arithmetic, Best, BlobId, Kept, Kind, Plan, Product, Step};
+use crate::plan::{Arithmetic, Best, BlobId, Kept, Kind, Plan, Product, Spans, Step};
 
 /// Every piece begins at a multiple of so many bytes.
 const PIECE: usize = 256;
@@ -60,6 +60,8 @@ pub(crate) struct Resident {
     pub(super) late_ports: u64,
     /// Rows to compute ahead in.
     pub(super) ahead: Option<ahead::Rows>,
+    /// What runs before it, if it is the rest of a cell with ragged inputs.
+    pub(super) spans: Option<Spans<Self>>,
 }
 
 /// Rows of a batch that run.
@@ -77,12 +79,14 @@ pub(super) struct Rows<'a> {
     pub(super) is_ahead: bool,
     /// How their states pass by the frame, if they do.
     pub(super) direct: Option<Direct>,
+    /// Where the lists lie of rows that may have been refused before, and how many.
+    pub(super) checks: (u64, u32),
 }
 
 impl<'a> Rows<'a> {
     /// Rows that have nothing to do with one another.
     pub(super) const fn of_one_step(rows: &'a u32) -> Self {
-        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0, head: 0, is_ahead: false, direct: None }
+        Self { steps: std::slice::from_ref(rows), entries: 0, queue: 0, head: 0, is_ahead: false, direct: None, checks: (0, 0) }
     }
 
     /// How many there are.
@@ -103,13 +107,34 @@ impl Resident {
     }
 
     /// Uploads a cell, if it takes no more than that.
-    pub(super) fn new(cell: &TypedCell, ready: ReadyCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
+    pub(super) fn new(cell: &TypedCell, mut ready: ReadyCell, device: &mut Device, available: u64) -> Result<Self, LoadError> {
         let bytes = Self::bytes_of(&ready.plan);
-        if bytes as u64 > available {
-            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: bytes as u64, available });
+        if ready.bytes() > available {
+            return Err(LoadError::OutOfMemory { cell: cell.name.clone(), needed: ready.bytes(), available });
         }
+        let mut parts = Vec::new();
+        let mut part = |part: ReadyPart, device: &mut Device| {
+            let resident = Self::new(&part.cell, part.ready, device, available)?;
+            parts.push((resident.memory, resident.compiled.clone(), resident.bytes));
+            Ok(resident)
+        };
+        let spans = ready.spans.take().map(|spans| spans.map(&mut |ready| part(ready, device))).transpose();
         let layout = NodeLayout::of(cell);
-        Self::upload(cell, ready, layout, (device, bytes), available).map_err(|fault| fault_of_load(&cell.name, device, &fault))
+        let uploaded = spans.and_then(|spans| {
+            let uploaded = Self::upload(cell, ready, layout, (device, bytes), available);
+            Ok((spans, uploaded.map_err(|fault| fault_of_load(&cell.name, device, &fault))?))
+        });
+        match uploaded {
+            Ok((spans, resident)) => {
+                let bytes = resident.bytes + parts.iter().map(|(_, _, bytes)| bytes).sum::<u64>();
+                Ok(Self { spans, bytes, ..resident })
+            }
+            Err(error) => {
+                // A device that is lost has nothing to take back.
+                parts.iter().for_each(|(memory, compiled, _)| drop(give_back(device, *memory, compiled)));
+                Err(error)
+            }
+        }
     }
 
     fn upload(cell: &TypedCell, ready: ReadyCell, layout: NodeLayout, (device, bytes): (&mut Device, usize), available: u64) -> Done<Self> {
@@ -171,8 +196,8 @@ impl Resident {
         }
         let recurrent = plan.recurrence.as_ref().map(|recurrence| Recurrent::new(recurrence, &blobs, device)).transpose()?;
         let (name, bytes, compiled) = (cell.name.clone(), bytes as u64, Vec::new());
-        let ahead = None;
-        Ok(Self { name, plan, layout, ports, outlets, bytes, memory, ready, compiled, recurrent, early_ports, late_ports, ahead })
+        let (ahead, spans) = (None, None);
+        Ok(Self { name, plan, layout, ports, outlets, bytes, memory, ready, compiled, recurrent, early_ports, late_ports, ahead, spans })
     }
 
     /// Gives its memory back.
@@ -181,7 +206,8 @@ impl Resident {
         let beside = [table.map(|table| table.address), self.ahead.map(|rows| rows.frame.address)];
         // All of them, whatever became of one.
         let freed = beside.into_iter().flatten().map(|address| device.driver.free(address)).fold(Ok(()), Done::and);
-        give_back(device, self.memory, &self.compiled).and(freed)
+        let parts = self.spans.iter().flat_map(Spans::bodies).map(|part| part.free(device)).fold(freed, Done::and);
+        give_back(device, self.memory, &self.compiled).and(parts)
     }
 
     /// Bytes that so many rows take of a frame.

@@ -9,7 +9,7 @@ use super::flight::{Batch, InFlight, Segment};
 use super::joined::Whose;
 use super::lanes::Lanes;
 use super::together::Selected;
-use crate::abi::{Outlet, RowStatus, read, status};
+use crate::abi::{Outlet, RowStatus, read, status, why};
 
 impl CudaWorker {
     /// Takes the oldest segment's results in. It is done.
@@ -68,12 +68,17 @@ fn take_in(task: &mut InFlight, (segment, lanes): (&Segment, &Lanes), batch: &Ba
     let mut sound = true;
     for ((number, whose), is_alive) in told.into_iter().zip(alive) {
         let row = row_of(number);
-        let RowStatus { status, index, table_rows, .. } = read(&statuses[number - batch.rows.start]);
+        let RowStatus { status, why, index, table_rows } = read(&statuses[number - batch.rows.start]);
         let has_run = matches!(status, status::RAN | status::STOPPED) && is_alive;
         match status {
             status::REFUSED if is_alive => {
                 whose.die();
-                let error = RowError::Index { index, rows: table_rows, cell: task.resident.name.clone() };
+                let (rows, cell) = (table_rows, task.resident.name.clone());
+                let error = match why {
+                    why::SPAN_INDEX => RowError::SpanIndex { index, rows, cell },
+                    why::TOO_FEW => RowError::TooFewRows { rows, needed: index.unsigned_abs(), cell },
+                    _ => RowError::Index { index, rows, cell },
+                };
                 task.completed.refused.push(Refused { lane: row.lane, step: row.step, error });
             }
             status::RAN | status::STOPPED if has_run && whose.words.is_some() => {

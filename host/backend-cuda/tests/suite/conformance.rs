@@ -11,7 +11,7 @@ use cellwright_backend::Backend;
 use cellwright_backend_cuda::driver::emulated::{Control, Emulated, Emulation, What};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::typed::Precision;
-use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, denormals, families, hoisting, invariance, operators};
+use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, denormals, families, hoisting, invariance, operators, spans};
 
 /// What stands for a graph among the names of kernels.
 const A_GRAPH: &str = "a graph";
@@ -159,6 +159,24 @@ fn families() {
     families::run(&mut watched.make(), Tolerance::default(), &scope(Precision::Bf16));
     for kernel in ["lstm_step_", "gru_step_", "tree_step_", A_GRAPH] {
         assert!(watched.has_launched(kernel), "{kernel}");
+    }
+}
+
+#[test]
+fn spans_in_compiled_groups() {
+    let watched = Watched::default();
+    spans::run(&mut watched.on(COMPILING), Tolerance::default(), &compiled_scope());
+    for kernel in ["compiled_group", "span", "attention", "span_check"] {
+        assert!(watched.has_launched(kernel), "{kernel}");
+    }
+}
+
+#[test]
+fn spans_in_16_bits() {
+    for (precision, kernel) in [(Precision::Bf16, "wide_bf16_"), (Precision::F16, "wide_f16_")] {
+        let watched = Watched::default();
+        spans::run(&mut watched.make(), Tolerance::default(), &scope(precision));
+        assert!(watched.has_launched(kernel) && watched.has_launched("attention"), "{kernel}");
     }
 }
 

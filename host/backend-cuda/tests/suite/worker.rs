@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cellwright_backend::{Backend, CellTypeId, LoadError, Progress, SLOT_BYTES, Slot, Stopped, Task};
-use cellwright_backend_cuda::driver::emulated::{Control, Emulated, Emulation, Injection, What};
+use cellwright_backend::{Backend, CellTypeId, LoadError, Progress, SLOT_BYTES, Slot, Stopped, TIMED_SPAN_ROWS, Task};
+use cellwright_backend_cuda::driver::emulated::{Control, Emulated, Emulation, Injection, Ran, What};
 use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::graph::Affine;
@@ -14,6 +14,7 @@ use cellwright_cell_graph::unfolded::{Delivery, Length, Retention, Source, Unfol
 use cellwright_cell_graph::{Datatype, Tensor, TypedCell, UnfoldedGrowth};
 use cellwright_conformance::cells::{self, Draft};
 use cellwright_conformance::driver::{Deliveries, Driver, Placed, growth_of, independent};
+use cellwright_conformance::spans;
 
 const CELL: CellTypeId = CellTypeId(0);
 
@@ -507,5 +508,20 @@ fn the_first_bad_index_in_order_is_the_one_that_is_told() {
         let told = tell(&mut driver, &[(1, -50), (69, 49)], &[(3, i32::MIN), (2, 9)]);
         assert_eq!(told, ["index 9 is out of range for a table of 9 rows (operator Gather, cell `two tables`)"]);
         assert!(tell(&mut driver, &[(0, 49)], &[(3, -9)]).is_empty());
+    }
+}
+
+#[test]
+fn cells_with_ragged_inputs_are_timed_with_rows_of_spans() {
+    let draft = spans::cases().into_iter().find(|draft| draft.clone().resolve().name == "Bahdanau attention").expect("a case");
+    let (mut driver, control) = driver(5, options(), &[draft.resolve()]);
+    let launched = |control: &Control| {
+        let blocks = |ran: &Ran| if let What::Launch { kernel: "gather", grid, .. } = ran.what { Some(grid[0]) } else { None };
+        control.take_log().iter().filter_map(blocks).max()
+    };
+    launched(&control);
+    for rows in [1, 3] {
+        driver.backend.time_batch(CELL, rows).expect("the device is there");
+        assert_eq!(launched(&control), Some(rows * TIMED_SPAN_ROWS), "all rows of all spans are computed");
     }
 }

@@ -8,7 +8,7 @@ use crate::datatype::Datatype;
 use crate::graph::{self, Affine, Node, OutputRef, Span, SpanOf};
 use crate::resolve::{ShapeText, short};
 use crate::tensor::Tensor;
-use crate::unfolded::{Dependency, Retention, Run, RunOf, SPAN_ELEMENTS_MAX, SPAN_ROWS_MAX, Source, WINDOW_ROWS_MAX};
+use crate::unfolded::{Dependency, Retention, Run, RunOf, Source, WINDOW_ROWS_MAX};
 
 /// Spans of all inputs of a stage, at most.
 const SPANS_MAX: usize = 256;
@@ -192,7 +192,7 @@ impl<'a> Reader<'_, 'a, '_> {
             runs.push(run);
         }
         let cell = &self.draft.model.cells[self.building.stages[self.stage].cell as usize];
-        let limit = (SPAN_ELEMENTS_MAX / cell.span_elements.max(1)).min(SPAN_ROWS_MAX.into());
+        let limit = cell.span_rows_most();
         if most > limit {
             return Err(GraphFault::Limit { what: "rows in its spans", count: most, limit });
         }

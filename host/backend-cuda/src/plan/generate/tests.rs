@@ -8,6 +8,8 @@ use cellwright_cell_graph::typed::Precision;
 use cellwright_cell_graph::{Datatype, Tensor};
 use cellwright_conformance::cells::{self, Draft};
 
+use super::super::Target;
+use super::super::tests::HOPPER;
 use super::*;
 use crate::abi::{CompiledGroupArguments, GroupArguments, bytes_of, bytes_of_all};
 use crate::driver::emulated::{Emulated, Emulation};
@@ -40,7 +42,7 @@ fn texts(draft: Draft) -> Vec<String> {
 
 /// On a device that has Hopper's kernels, or not.
 fn texts_on(draft: Draft, is_hopper: bool) -> Vec<String> {
-    let plan = Plan::compile(&draft.resolve(), u64::MAX, is_hopper).expect("the worker can run it");
+    let plan = Plan::compile(&draft.resolve(), u64::MAX, Target { is_hopper, ..HOPPER }).expect("the worker can run it");
     (0..plan.steps.len()).filter_map(|step| generate(&plan, step)).map(|generated| generated.source).collect()
 }
 
@@ -79,7 +81,7 @@ fn texts_are_those_that_are_checked() {
     }
     let shape = cellwright_cell_graph::generate::shape_of(1);
     for cell in &cellwright_cell_graph::generate::model_of(shape, 1).cells {
-        let plan = Plan::compile(cell, u64::MAX, false).expect("the worker can run it");
+        let plan = Plan::compile(cell, u64::MAX, Target { is_hopper: false, ..HOPPER }).expect("the worker can run it");
         let generated = (0..plan.steps.len()).filter_map(|step| generate(&plan, step).map(|generated| (step, generated)));
         found.extend(generated.map(|(step, generated)| (format!("{}_{step}.cu", cell.name), generated.source)));
     }

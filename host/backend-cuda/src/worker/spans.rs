@@ -1,0 +1,600 @@
+//! What runs before the rest of a cell with ragged inputs, for the nodes of a batch.
+//!
+//! Each phase over rows is an ordinary plan: rows are gathered from addresses, and outputs are left
+//! in nodes. The nodes of a phase lie in the memory for spans, so their addresses are known before
+//! anything runs. Lists of a whole batch are written at once and uploaded there. What sees whole
+//! spans has kernels of its own (`kernels/spans.cu`). These read rows in the arena where they lie;
+//! rows that the host has are uploaded with the lists.
+//!
+//! One batch after the other uses that memory, in the order of the stream. It has room for one node
+//! with the longest span that a request may have. Nothing of this is a graph.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cellwright_backend::{DeviceLost, InputRef, LoadError, Piece, SLOT_BYTES, TIMED_SPAN_ROWS, WORKING_BYTES};
+use cellwright_cell_graph::hoist::Feed;
+
+use super::CudaWorker;
+use super::cost::{Limit, Load, hosted_in_pieces};
+use super::flight::{InFlight, Segment};
+use super::frame::FrameMemory;
+use super::gather::{Given, Writing};
+use super::inputs::{ALONE, Inputs};
+use super::joined::Arena;
+use super::queue::queue_batch;
+use super::resident::{Resident, Rows, fault_of_load};
+use super::ring::{List, Pen};
+use super::together::Selected;
+use crate::abi::{
+    AttentionArguments, BatchHead, RowEntry, RowStatus, SPAN_OPERANDS, SPAN_RESULTS, SpanArguments, SpanCheck, SpanRows, SpanRun, op,
+};
+use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
+use crate::plan::{Phase, Spans, Taken, Whole, WholeKind};
+
+/// Threads of a block that has one node.
+const SPAN_THREADS: u32 = 128;
+
+/// Everything in the memory for spans begins at a multiple of so many bytes.
+const ALIGNMENT: usize = 64;
+
+/// The nodes of a batch.
+#[derive(Clone, Copy)]
+enum Nodes<'a> {
+    Batch(&'a [Selected]),
+    /// So many, whose spans have [`TIMED_SPAN_ROWS`] rows of zeros each.
+    Zeros(usize),
+}
+
+impl Nodes<'_> {
+    const fn count(&self) -> usize {
+        match self {
+            Self::Batch(rows) => rows.len(),
+            Self::Zeros(nodes) => *nodes,
+        }
+    }
+}
+
+/// Bytes of the memory for spans that batches of a cell take, at most.
+#[derive(Clone, Debug)]
+struct Costs {
+    batch: usize,
+    node: usize,
+    /// By ragged input, of each row.
+    rows: Vec<usize>,
+    /// Likewise, if the host has the row and it is a run of its own.
+    hosted: Vec<usize>,
+}
+
+impl Costs {
+    fn of(rest: &Resident, spans: &Spans<Resident>) -> Self {
+        let hosted = |part: &Resident| {
+            let inputs = part.plan.inputs.iter().zip(&part.plan.pieces);
+            inputs.map(|(input, pieces)| hosted_in_pieces(input.bytes as usize, *pieces as usize)).sum::<usize>()
+        };
+        let lists = |part: &Resident| part.plan.inputs.len() * size_of::<u64>() + size_of::<RowEntry>() + size_of::<RowStatus>();
+        let ends = spans.inputs.len() * (size_of::<SpanRows>() + size_of::<u32>());
+        let mut costs = Self {
+            batch: ALIGNMENT * (8 + 8 * spans.phases.len() + spans.inputs.len()),
+            node: hosted(rest) + ends,
+            rows: vec![0; spans.inputs.len()],
+            hosted: spans.inputs.iter().map(|input| input.row_bytes + size_of::<SpanRun>() + 32).collect(),
+        };
+        let operand = size_of::<SpanRows>() + size_of::<SpanRun>();
+        for phase in &spans.phases {
+            match phase {
+                Phase::Rows { span, body, .. } => {
+                    let row = lists(body) + node_bytes(body);
+                    match span {
+                        Some(span) => costs.rows[*span] += row,
+                        None => costs.node += row + hosted(body),
+                    }
+                }
+                Phase::Whole(whole) => {
+                    costs.node += whole.operands.len() * operand + size_of::<RowStatus>();
+                    for value in whole.results.iter().flatten() {
+                        let value = spans.values[*value];
+                        let bytes = row_stride(value.row_bytes);
+                        costs.node += size_of::<u64>() + if value.span.is_none() { bytes } else { 0 };
+                        value.span.into_iter().for_each(|span| costs.rows[span] += bytes);
+                    }
+                }
+            }
+        }
+        costs
+    }
+
+    /// Of so many nodes whose spans together have so many rows, by ragged input.
+    fn of_nodes(&self, nodes: usize, rows: impl Fn(usize) -> usize) -> usize {
+        let of_span = |input: usize| rows(input).saturating_mul(self.rows[input] + self.hosted[input]);
+        (0..self.rows.len()).map(of_span).fold(self.batch + nodes * self.node, usize::saturating_add)
+    }
+}
+
+/// Bytes from node to node of a phase.
+const fn node_bytes(part: &Resident) -> usize {
+    part.layout.slots as usize * SLOT_BYTES
+}
+
+/// Bytes from row to row of what sees whole spans.
+const fn row_stride(row_bytes: usize) -> usize {
+    row_bytes.next_multiple_of(16)
+}
+
+/// Where rows of a value lie.
+#[derive(Clone, Copy, Debug, Default)]
+struct Home {
+    first: DeviceAddress,
+    stride: usize,
+}
+
+impl Home {
+    const fn row(self, row: usize) -> u64 {
+        self.first.plus(row * self.stride).0
+    }
+}
+
+/// A launch that is ready.
+#[derive(Debug)]
+enum Ready {
+    /// Rows of that phase, with their head.
+    Rows(usize, BatchHead),
+    Span(SpanArguments),
+    Attention(AttentionArguments),
+}
+
+/// What runs before the rest of a batch.
+#[derive(Debug)]
+pub(super) struct Phases {
+    nodes: u32,
+    launches: Vec<Ready>,
+    /// What is uploaded, and to where.
+    lists: Vec<u8>,
+    at: DeviceAddress,
+    /// Addresses of the inputs of the rest.
+    rest: Vec<u64>,
+    /// What of these phases may have been refused, and how many such lists there are.
+    checks: (u64, u32),
+}
+
+/// Writes the lists of a batch.
+struct Writer<'a, 'b> {
+    spans: &'a Spans<Resident>,
+    nodes: Nodes<'a>,
+    inputs: Inputs<'a>,
+    pen: Pen<'b>,
+    /// By ragged input and node, the runs of its rows.
+    runs: Vec<Vec<Vec<SpanRun>>>,
+    /// By ragged input and node, and once more: how many rows nodes before it have.
+    offsets: Vec<Vec<u32>>,
+    /// By value.
+    homes: Vec<Home>,
+    /// By operand, where the device finds its rows of all nodes.
+    listed: HashMap<(bool, usize), u64>,
+}
+
+impl Writer<'_, '_> {
+    fn rows(&self, input: usize) -> usize {
+        self.offsets[input].last().copied().unwrap_or_default() as usize
+    }
+
+    /// Finds the rows of a ragged input; those that the host has are put into the lists.
+    fn find(&mut self, number: usize) {
+        let (input, count) = (self.spans.inputs[number], self.nodes.count());
+        let mut runs = vec![Vec::new(); count];
+        match self.nodes {
+            Nodes::Zeros(_) => {
+                let (_, at) = self.pen.zeros(TIMED_SPAN_ROWS as usize * input.row_bytes);
+                let run = SpanRun { at, stride: input.row_bytes as u64, rows: TIMED_SPAN_ROWS, padding: 0 };
+                runs.iter_mut().for_each(|runs| runs.push(run));
+            }
+            Nodes::Batch(rows) => {
+                // Later steps see the same rows and more: these are uploaded once.
+                let mut known: HashMap<(*const u8, u32), SpanRun> = HashMap::new();
+                for (row, runs) in rows.iter().zip(&mut runs).rev() {
+                    let lane = &self.inputs.seats.whose(row.lane).lane;
+                    let InputRef::Span(span) = lane.input(input.input, row.step) else { continue };
+                    for piece in span.pieces() {
+                        runs.extend(self.inputs.run((piece, input.row_bytes), &mut known, &mut self.pen));
+                    }
+                }
+            }
+        }
+        let mut rows = 0;
+        let ends = runs.iter().map(|runs| {
+            rows += runs.iter().map(|run| run.rows).sum::<u32>();
+            rows
+        });
+        self.offsets.push(std::iter::once(0).chain(ends).collect());
+        let List { values, address } = self.pen.list::<SpanRows>(count);
+        for (node, (rows, runs)) in values.iter_mut().zip(&runs).enumerate() {
+            let own = self.offsets[number][node + 1] - self.offsets[number][node];
+            let list = self.pen.list::<SpanRun>(runs.len());
+            list.values.copy_from_slice(runs);
+            *rows = SpanRows { runs: list.address, rows: own.into() };
+        }
+        self.runs.push(runs);
+        self.listed.insert((true, number), address);
+    }
+
+    /// Addresses of the inputs of a part over rows of nodes.
+    fn of_nodes(&mut self, part: &Resident, feeds: &[Feed], addresses: &mut [u64]) {
+        for (node, row) in addresses.chunks_exact_mut(feeds.len().max(1)).enumerate() {
+            for (at, (feed, address)) in feeds.iter().zip(row).enumerate() {
+                *address = match (feed, self.nodes) {
+                    (Feed::Pre(value), _) => self.homes[*value as usize].row(node),
+                    (Feed::Own(_), Nodes::Zeros(_)) => 0,
+                    (Feed::Own(input), Nodes::Batch(rows)) => {
+                        let Selected { lane, step, .. } = rows[node];
+                        let kind = (part.plan.inputs[at].bytes as usize, part.plan.datatypes[at]);
+                        self.inputs.said(&self.inputs.seats.whose(lane).lane, (*input as usize, step), kind, &mut self.pen)
+                    }
+                };
+            }
+        }
+    }
+
+    /// The same over all rows of a span.
+    fn of_rows(&self, feeds: &[Feed], addresses: &mut [u64]) {
+        let rows = addresses.len() / feeds.len().max(1);
+        for (at, feed) in feeds.iter().enumerate() {
+            let into = addresses.iter_mut().skip(at).step_by(feeds.len());
+            match feed {
+                Feed::Pre(value) => into.zip(0..rows).for_each(|(address, row)| *address = self.homes[*value as usize].row(row)),
+                Feed::Own(input) => {
+                    let position = self.spans.inputs.iter().position(|ragged| ragged.input == *input as usize).unwrap_or_default();
+                    let of_run = |run: &SpanRun| {
+                        let run = *run;
+                        (0..u64::from(run.rows)).map(move |row| run.at + row * run.stride)
+                    };
+                    into.zip(self.runs[position].iter().flatten().flat_map(of_run)).for_each(|(to, from)| *to = from);
+                }
+            }
+        }
+    }
+
+    /// Where the device finds the rows of an operand.
+    fn operand(&mut self, taken: Taken) -> u64 {
+        let value = match taken {
+            Taken::Input(input) => return self.listed[&(true, input)],
+            Taken::Value(value) => value,
+        };
+        if let Some(address) = self.listed.get(&(false, value)) {
+            return *address;
+        }
+        let (home, span, count) = (self.homes[value], self.spans.values[value].span, self.nodes.count());
+        let (runs, all) = (self.pen.list::<SpanRun>(count), self.pen.list::<SpanRows>(count));
+        for (node, (run, rows)) in runs.values.iter_mut().zip(all.values).enumerate() {
+            let (first, end) =
+                span.map_or((node, node + 1), |input| (self.offsets[input][node] as usize, self.offsets[input][node + 1] as usize));
+            *run = SpanRun { at: home.row(first), stride: home.stride as u64, rows: (end - first) as u32, padding: 0 };
+            *rows = SpanRows { runs: runs.address + (node * size_of::<SpanRun>()) as u64, rows: (end - first) as u64 };
+        }
+        self.listed.insert((false, value), all.address);
+        all.address
+    }
+
+    /// Where the first rows of a result go, of all nodes.
+    fn result(&mut self, value: usize) -> u64 {
+        let (home, span) = (self.homes[value], self.spans.values[value].span);
+        let List { values, address } = self.pen.list::<u64>(self.nodes.count());
+        for (node, place) in values.iter_mut().enumerate() {
+            *place = home.row(span.map_or(node, |input| self.offsets[input][node] as usize));
+        }
+        address
+    }
+
+    fn whole(&mut self, whole: &Whole, statuses: u64) -> Ready {
+        let operands: Vec<u64> = whole.operands.iter().map(|taken| self.operand(*taken)).collect();
+        let operand = |number: usize| operands.get(number).copied().unwrap_or_default();
+        let results: Vec<(u64, usize)> =
+            whole.results.iter().map(|value| value.map_or((0, 0), |value| (self.result(value), self.homes[value].stride))).collect();
+        let result = |number: usize| results.get(number).copied().unwrap_or_default();
+        match whole.kind {
+            WholeKind::Span(arguments) => Ready::Span(SpanArguments {
+                operands: std::array::from_fn::<u64, SPAN_OPERANDS, _>(operand),
+                results: std::array::from_fn::<u64, SPAN_RESULTS, _>(|number| result(number).0),
+                strides: std::array::from_fn(|number| result(number).1 as u32),
+                statuses: if whole.may_refuse() { statuses } else { 0 },
+                ..arguments
+            }),
+            WholeKind::Attention(arguments) => Ready::Attention(AttentionArguments {
+                queries: operand(0),
+                keys: operand(1),
+                values: operand(2),
+                masks: operand(3),
+                results: result(0).0,
+                ..arguments
+            }),
+        }
+    }
+}
+
+impl Inputs<'_> {
+    /// Rows of a piece of a span, of so many bytes each.
+    fn run(
+        &self,
+        (piece, bytes): (Piece<'_>, usize),
+        known: &mut HashMap<(*const u8, u32), SpanRun>,
+        pen: &mut Pen<'_>,
+    ) -> Option<SpanRun> {
+        let (rows, every) = (piece.rows, piece.every as usize);
+        match piece.first {
+            InputRef::Slot { first, place, output, cell } => {
+                let at = self.arena.place((first, place), (cell, output as usize), bytes)?;
+                let stride = self.arena.node_bytes(cell)? * every;
+                Some(SpanRun { at: at.0, stride: stride as u64, rows, padding: 0 })
+            }
+            InputRef::Host(from) => {
+                let key = (from.as_ptr(), piece.every);
+                if let Some(run) = known.get(&key).filter(|run| run.rows >= rows) {
+                    return Some(SpanRun { rows, ..*run });
+                }
+                let (into, at) = pen.zeros(rows as usize * bytes);
+                for (into, from) in into.chunks_exact_mut(bytes.max(1)).zip(from.chunks(bytes.max(1)).step_by(every)) {
+                    into.copy_from_slice(from.get(..bytes)?);
+                }
+                let run = SpanRun { at, stride: bytes as u64, rows, padding: 0 };
+                known.insert(key, run);
+                Some(run)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl CudaWorker {
+    /// Makes the memory for spans as large as a cell needs it, and the frame for all of its phases.
+    pub(super) fn make_room_for_spans(&mut self, resident: &Resident) -> Result<(), LoadError> {
+        let Some(spans) = &resident.spans else { return Ok(()) };
+        spans.bodies().try_for_each(|part| self.make_room(part))?;
+        let costs = Costs::of(resident, spans);
+        let working = usize::try_from(WORKING_BYTES).unwrap_or(usize::MAX);
+        let timed = costs.of_nodes(self.sizes.rows_most, |_| self.sizes.rows_most * TIMED_SPAN_ROWS as usize);
+        let least = costs.of_nodes(1, |_| spans.rows_most);
+        let grown = match self.grow_spans(least.max(timed.min(working))) {
+            // Fewer nodes at once do as well.
+            Err(Fault::OutOfMemory { .. }) => self.grow_spans(least),
+            grown => grown,
+        };
+        grown.map_err(|fault| fault_of_load(&resident.name, &mut self.device, &fault))
+    }
+
+    fn grow_spans(&mut self, wanted: usize) -> Done {
+        if wanted <= self.spans.bytes {
+            return Ok(());
+        }
+        let address = self.device.driver.allocate(wanted)?;
+        self.device.call(address, "the memory for spans");
+        let old = std::mem::replace(&mut self.spans, FrameMemory { address, bytes: wanted });
+        if old.bytes > 0 { self.device.driver.free(old.address) } else { Ok(()) }
+    }
+
+    /// Queues the newest task of a cell with ragged inputs, so many steps of it.
+    pub(super) fn enqueue_spans(&mut self, resident: &Arc<Resident>, spans: &Spans<Resident>, steps: u32) -> Result<(), DeviceLost> {
+        let (limit, costs) = (Limit::new(resident, self.frame, self.sizes.rows_most, self.quarter()), Costs::of(resident, spans));
+        let mut selected = Vec::new();
+        for at in 0..steps {
+            self.select(at, &mut selected);
+            // What the host has of inputs goes another way than with the rows.
+            selected.iter_mut().for_each(|row| row.hosted = 0);
+            let mut left = selected.as_slice();
+            while !left.is_empty() {
+                let (some, rest) = left.split_at(self.nodes_at_once(spans, &costs, left));
+                left = rest;
+                for (rows, load) in limit.parts(some) {
+                    self.queue_part(resident, spans, &costs, (rows, load))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many of the first rows have room in the memory for spans together; one at least.
+    fn nodes_at_once(&self, spans: &Spans<Resident>, costs: &Costs, rows: &[Selected]) -> usize {
+        let mut span_rows = vec![0; spans.inputs.len()];
+        let fits = |(before, row): &(usize, &Selected)| {
+            let more = self.span_rows(spans, std::slice::from_ref(*row));
+            span_rows.iter_mut().zip(more).for_each(|(rows, more)| *rows += more);
+            costs.of_nodes(before + 1, |input| span_rows[input]) <= self.spans.bytes
+        };
+        rows.iter().enumerate().take_while(fits).count().max(1)
+    }
+
+    /// Rows that nodes have of each ragged input together.
+    fn span_rows(&self, spans: &Spans<Resident>, rows: &[Selected]) -> Vec<usize> {
+        let seats = self.lanes.seats();
+        let of_row = |row: &Selected, input: usize| match seats.whose(row.lane).lane.input(input, row.step) {
+            InputRef::Span(span) => span.rows() as usize,
+            _ => 0,
+        };
+        spans.inputs.iter().map(|ragged| rows.iter().map(|row| of_row(row, ragged.input)).sum()).collect()
+    }
+
+    fn queue_part(
+        &mut self,
+        resident: &Arc<Resident>,
+        spans: &Spans<Resident>,
+        costs: &Costs,
+        (rows, load): (&[Selected], Load),
+    ) -> Result<(), DeviceLost> {
+        let phases = self.phases_of(resident, spans, costs, Nodes::Batch(rows));
+        self.upload_lists(&phases)?;
+        let launched = self.launch_phases(spans, &phases);
+        self.device.held(launched)?;
+        let mut writing: Option<Writing> = None;
+        let given = Given { addresses: &phases.rest, checks: phases.checks };
+        self.put_batch(resident, &mut writing, (rows, &[rows.len() as u32], load), (rows.len(), given))?;
+        self.flush(resident, writing)
+    }
+
+    /// Uploads what runs before the rest of a batch of so many rows that is timed. Nothing else is queued.
+    pub(super) fn timed_phases(&mut self, resident: &Resident, spans: &Spans<Resident>, nodes: usize) -> Done<Phases> {
+        let phases = self.phases_of(resident, spans, &Costs::of(resident, spans), Nodes::Zeros(nodes));
+        self.device.driver.write(self.device.stream, phases.at, &phases.lists)?;
+        Ok(phases)
+    }
+
+    /// Rows of a batch that may be timed.
+    pub(super) fn timed_most(&self, resident: &Resident, spans: &Spans<Resident>) -> usize {
+        let costs = Costs::of(resident, spans);
+        let fits = |nodes: &usize| costs.of_nodes(*nodes, |_| nodes * TIMED_SPAN_ROWS as usize) <= self.spans.bytes;
+        (2..=self.sizes.rows_most).take_while(fits).count() + 1
+    }
+
+    /// Writes what runs before the rest of a batch.
+    fn phases_of(&self, resident: &Resident, spans: &Spans<Resident>, costs: &Costs, nodes: Nodes<'_>) -> Phases {
+        let arena = Arena { address: self.arena, cells: &self.cells };
+        let inputs = Inputs { arena, seats: self.lanes.seats(), resident };
+        let count = nodes.count();
+        // Rows of phases first: where lists begin depends on how many there are.
+        let mut bytes = 0;
+        let mut take = |rows: usize, stride: usize| {
+            let first = self.spans.address.plus(bytes);
+            bytes = (bytes + rows * stride).next_multiple_of(ALIGNMENT);
+            Home { first, stride }
+        };
+        let rows_of = match nodes {
+            Nodes::Zeros(nodes) => vec![nodes * TIMED_SPAN_ROWS as usize; spans.inputs.len()],
+            Nodes::Batch(rows) => self.span_rows(spans, rows),
+        };
+        let mut homes = vec![Home::default(); spans.values.len()];
+        let mut of_phases = Vec::with_capacity(spans.phases.len());
+        for phase in &spans.phases {
+            let rows = match phase {
+                Phase::Rows { span, body, gives, .. } => {
+                    let rows = span.map_or(count, |span| rows_of[span]);
+                    let home = take(rows, node_bytes(body));
+                    for (value, outlet) in gives.iter().zip(&body.plan.outlets) {
+                        homes[*value] = Home { first: home.first.plus(outlet.node_offset as usize), ..home };
+                    }
+                    of_phases.push((home, take(rows, size_of::<RowStatus>()).first.0));
+                    continue;
+                }
+                Phase::Whole(whole) => {
+                    for value in whole.results.iter().flatten() {
+                        let kept = spans.values[*value];
+                        homes[*value] = take(kept.span.map_or(count, |span| rows_of[span]), row_stride(kept.row_bytes));
+                    }
+                    count
+                }
+            };
+            let statuses = take(rows, size_of::<RowStatus>());
+            of_phases.push((statuses, statuses.first.0));
+        }
+        let mut lists = vec![0; costs.of_nodes(count, |input| rows_of[input])];
+        let at = self.spans.address.plus(bytes);
+        let (runs, offsets) = (Vec::new(), Vec::new());
+        let pen = Pen::new(&mut lists, at);
+        let mut writer = Writer { spans, nodes, inputs, pen, runs, offsets, homes, listed: HashMap::new() };
+        (0..spans.inputs.len()).for_each(|input| writer.find(input));
+        let (mut launches, mut checks) = (Vec::new(), Vec::new());
+        for (number, (phase, (home, statuses))) in spans.phases.iter().zip(of_phases).enumerate() {
+            let span = match phase {
+                Phase::Whole(whole) => {
+                    launches.push(writer.whole(whole, statuses));
+                    if whole.may_refuse() {
+                        checks.push(SpanCheck { statuses, offsets: 0 });
+                    }
+                    continue;
+                }
+                Phase::Rows { span, body, feeds, .. } => {
+                    let rows = span.map_or(count, |span| writer.rows(span));
+                    let addresses = writer.pen.list::<u64>(rows * feeds.len());
+                    match span {
+                        Some(_) => writer.of_rows(feeds, addresses.values),
+                        None => writer.of_nodes(body, feeds, addresses.values),
+                    }
+                    let entries = writer.pen.list::<RowEntry>(rows);
+                    let entry = |row: usize| RowEntry { node: home.row(row), ..ALONE };
+                    entries.values.iter_mut().enumerate().for_each(|(row, to)| *to = entry(row));
+                    let head = BatchHead {
+                        rows: rows as u32,
+                        addresses: addresses.address,
+                        entries: entries.address,
+                        statuses,
+                        ..BatchHead::default()
+                    };
+                    launches.push(Ready::Rows(number, head));
+                    if !body.plan.instructions().any(|instruction| instruction.op == op::LOOKUP) {
+                        continue;
+                    }
+                    span
+                }
+            };
+            let offsets = span.map_or(0, |span| writer.pen.put(crate::abi::bytes_of_all(&writer.offsets[span])));
+            checks.push(SpanCheck { statuses, offsets });
+        }
+        let mut rest = vec![0; count * spans.feeds.len()];
+        writer.of_nodes(resident, &spans.feeds, &mut rest);
+        let checks = (writer.pen.put(crate::abi::bytes_of_all(&checks)), checks.len() as u32);
+        let written = writer.pen.written();
+        debug_assert!(bytes + written <= self.spans.bytes, "a batch within what it may take");
+        lists.truncate(written);
+        Phases { nodes: count as u32, launches, lists, at, rest, checks }
+    }
+
+    /// Uploads lists behind what was queued before: it reads what lies there.
+    fn upload_lists(&mut self, phases: &Phases) -> Result<(), DeviceLost> {
+        let mut to = phases.at;
+        for piece in phases.lists.chunks(self.quarter()) {
+            let (up, down) = self.room((piece.len(), 0))?;
+            // SAFETY: the room is nobody's: what was queued on it is done.
+            unsafe { self.up.pinned.bytes_mut(up..up + piece.len()) }.copy_from_slice(piece);
+            let queued = self.device.upload_behind((&self.up.pinned, up), to, piece.len()).and_then(|()| self.device.queue_signal());
+            let number = self.device.held(queued)?;
+            self.up.take(up, piece.len());
+            self.down.take(down, 0);
+            let segment = Segment { number, down: down..down, ..Segment::default() };
+            self.tasks.back_mut().into_iter().for_each(|task: &mut InFlight| task.segments.push_back(segment.clone()));
+            to = to.plus(piece.len());
+        }
+        Ok(())
+    }
+
+    /// Queues the phases of a batch.
+    pub(super) fn launch_phases(&mut self, spans: &Spans<Resident>, phases: &Phases) -> Done {
+        let launch = |kernel: Kernel, blocks: u32| Launch {
+            kernel,
+            grid: [phases.nodes, blocks, 1],
+            threads: SPAN_THREADS,
+            shared_bytes: 0,
+            cooperative: false,
+        };
+        let kernels = self.device.kernels;
+        for ready in &phases.launches {
+            // SAFETY (both): these kernels take these structures; operands lie in the arena or the memory for spans, lists and results in the latter.
+            match ready {
+                Ready::Rows(number, head) => {
+                    let Phase::Rows { body, feeds, .. } = &spans.phases[*number] else { continue };
+                    self.launch_rows((body, feeds.len()), *head)?;
+                }
+                // SAFETY: above.
+                Ready::Span(arguments) => unsafe { self.device.launch(&launch(kernels.span, 1), arguments)? },
+                // SAFETY: above.
+                Ready::Attention(arguments) => unsafe {
+                    self.device.launch(&launch(kernels.attention, arguments.key_heads), arguments)?;
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues rows of a phase, as many at once as the frame has.
+    fn launch_rows(&mut self, (part, ports): (&Resident, usize), head: BatchHead) -> Done {
+        let most = part.rows_in(self.frame).min(self.sizes.rows_most);
+        for first in (0..head.rows as usize).step_by(most) {
+            let rows = (head.rows as usize - first).min(most) as u32;
+            let further = |list: u64, bytes: usize| DeviceAddress(list).plus(first * bytes).0;
+            let own = BatchHead {
+                rows,
+                addresses: further(head.addresses, ports * size_of::<u64>()),
+                entries: further(head.entries, size_of::<RowEntry>()),
+                statuses: further(head.statuses, size_of::<RowStatus>()),
+                ..head
+            };
+            queue_batch(&mut self.device, part, self.frame, (&Rows::of_one_step(&rows), own))?;
+        }
+        Ok(())
+    }
+}

@@ -9,7 +9,7 @@ use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
-use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, cells, denormals, families, hoisting, invariance, operators};
+use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, cells, denormals, families, hoisting, invariance, operators, spans};
 use serde_json::{Value, json};
 
 use super::figures::done;
@@ -41,6 +41,9 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "hoisting-f32", run: |place| suite(place, Suite::Hoisting, Precision::F32) },
     Part { name: "hoisting-bf16", run: |place| suite(place, Suite::Hoisting, Precision::Bf16) },
     Part { name: "hoisting-f16", run: |place| suite(place, Suite::Hoisting, Precision::F16) },
+    Part { name: "spans-f32", run: |place| suite(place, Suite::Spans, Precision::F32) },
+    Part { name: "spans-bf16", run: |place| suite(place, Suite::Spans, Precision::Bf16) },
+    Part { name: "spans-f16", run: |place| suite(place, Suite::Spans, Precision::F16) },
     Part { name: "operators-tf32", run: |place| in_tf32(place, Suite::Operators) },
     Part { name: "denormals-tf32", run: |place| in_tf32(place, Suite::Denormals) },
     Part { name: "families-tf32", run: |place| in_tf32(place, Suite::Families) },
@@ -78,6 +81,7 @@ enum Suite {
     Families,
     Invariance,
     Hoisting,
+    Spans,
 }
 
 fn suite(place: Where, suite: Suite, precision: Precision) -> Value {
@@ -90,6 +94,7 @@ fn suite(place: Where, suite: Suite, precision: Precision) -> Value {
         Suite::Families => families::run(make, tolerance, &scope),
         Suite::Invariance => invariance::run(make, &scope),
         Suite::Hoisting => hoisting::run(make, &scope),
+        Suite::Spans => spans::run(make, tolerance, &scope),
     }
     json!({})
 }
@@ -105,6 +110,7 @@ fn in_tf32(place: Where, suite: Suite) -> Value {
         Suite::Families => families::run(make, Tolerance::TF32, &scope),
         Suite::Invariance => invariance::run(make, &scope),
         Suite::Hoisting => hoisting::run(make, &scope),
+        Suite::Spans => spans::run(make, Tolerance::TF32, &scope),
     }
     json!({})
 }

@@ -6,7 +6,7 @@
 #define SPAN_RESULTS 2
 
 // Results have a row for each row of the span, or k rows or one row for each node. Unless said otherwise elements are f32, and columns are computed apart.
-#define SPAN_REPEAT 0u   // `width` bytes of the node, for each row
+#define SPAN_REPEAT 0u   // `width` bytes of the second operand, for each row of the first
 #define SPAN_GATHER 1u   // `k` rows of `width` bytes, whose numbers (INT64) the second operand has; refused where the span has no such row
 #define SPAN_SUM 2u
 #define SPAN_MEAN 3u
@@ -17,6 +17,7 @@
 #define SPAN_TOP 8u      // as OP_TOP of each column; refused where there are fewer than `k` rows
 #define SPAN_MAT_MUL 9u  // each row times the node's matrix [width, columns]
 #define SPAN_MIX 10u     // the sum over all rows of the products of each element with each of the second operand's row: [width, columns]
+#define SPAN_COPY 11u    // rows of `width` bytes
 
 // Beside FLAG_SMALLEST and FLAG_LAST, of SPAN_CUM_SUM.
 #define FLAG_EXCLUSIVE 32u

@@ -159,6 +159,9 @@ extern "C" __global__ void __launch_bounds__(128) span(const __grid_constant__ S
         case SPAN_REPEAT:
             for (uint64_t row = 0; row < node.x.rows; row++) copy_row(node.results[0] + row * a.strides[0], span_row(node.y, 0), a.width);
             break;
+        case SPAN_COPY:
+            for (uint32_t row = 0; row < node.x.rows; row++) copy_row(node.results[0] + static_cast<uint64_t>(row) * a.strides[0], span_row(node.x, row), a.width);
+            break;
         case SPAN_GATHER: status = gather_rows(node); break;
         case SPAN_MAT_MUL: multiply_rows(node); break;
         case SPAN_MIX: mix_rows(node); break;

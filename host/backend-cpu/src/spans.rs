@@ -3,7 +3,7 @@
 
 use cellwright_backend::LoadError;
 use cellwright_cell_graph::hoist::{self, BySpan, Feed, Half};
-use cellwright_cell_graph::typed::Compute;
+use cellwright_cell_graph::typed::{Compute, JoinedSpan};
 use cellwright_cell_graph::{Datatype, TypedCell};
 
 use crate::compiled::Body;
@@ -15,6 +15,8 @@ use crate::level::Level;
 #[derive(Debug)]
 pub(crate) struct Spans {
     pub(crate) inputs: Vec<RaggedInput>,
+    /// Spans that operations make. Their positions follow those of ragged inputs.
+    pub(crate) joined: Vec<JoinedSpan>,
     /// What phases give, by number.
     pub(crate) values: Vec<KeptValue>,
     pub(crate) phases: Vec<Phase>,
@@ -36,7 +38,7 @@ pub(crate) struct RaggedInput {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptValue {
     pub(crate) row_bytes: usize,
-    /// The ragged input, by position, of which it has a row for each row.
+    /// The span, by position, of which it has a row for each row.
     pub(crate) span: Option<usize>,
 }
 
@@ -64,7 +66,7 @@ pub(crate) enum Taken {
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) kind: WholeKind,
-    /// The span's ragged input, by position.
+    /// The span, by position.
     pub(crate) span: usize,
     pub(crate) operands: Vec<Taken>,
     pub(crate) results: Vec<Option<usize>>,
@@ -72,6 +74,8 @@ pub(crate) struct Whole {
 
 #[derive(Debug)]
 pub(crate) enum WholeKind {
+    /// Rows of each operand behind those of the one before.
+    Concat,
     /// A node's row, of so many bytes, for each row of its span.
     Repeat(usize),
     /// Rows of so many bytes of each span, as many as that, by their numbers.
@@ -104,7 +108,14 @@ impl Spans {
     ) -> Result<Option<(Self, Body)>, LoadError> {
         let Some(BySpan { phases, values, step }) = hoist::by_span(cell) else { return Ok(None) };
         let ragged: Vec<u32> = (0..).zip(&cell.spans).filter(|(_, span)| span.is_some()).map(|(input, _)| input).collect();
-        let position = |input: u32| ragged.iter().position(|of| *of == input).unwrap_or_default();
+        let position = |span: u32| match (span as usize).checked_sub(cell.inputs.len()) {
+            Some(joined) => ragged.len() + joined,
+            None => ragged.iter().position(|of| *of == span).unwrap_or_default(),
+        };
+        let joined = |span: &JoinedSpan| {
+            let inputs = span.inputs.iter().map(|input| position(*input) as u32).collect();
+            JoinedSpan { inputs, ..*span }
+        };
         let input = |input: &u32| {
             let port = &cell.inputs[*input as usize];
             let size = port.datatype.size().unwrap_or(size_of::<u64>());
@@ -134,7 +145,12 @@ impl Spans {
                 }),
             });
         }
-        let own = Self { inputs: ragged.iter().map(input).collect(), values: values.iter().map(kept).collect(), phases: compiled };
+        let own = Self {
+            inputs: ragged.iter().map(input).collect(),
+            joined: cell.joined.iter().map(joined).collect(),
+            values: values.iter().map(kept).collect(),
+            phases: compiled,
+        };
         Ok(Some((own, body(&step)?)))
     }
 
@@ -146,6 +162,14 @@ impl Spans {
             _ => 0,
         };
         kept + self.phases.iter().map(frame).max().unwrap_or(0)
+    }
+
+    /// Rows of all spans of a node, whose ragged inputs have so many.
+    pub(crate) fn rows(&self, of: impl Fn(&RaggedInput) -> u64) -> u64 {
+        let first_of_kind = self.inputs.iter().enumerate().filter(|(position, input)| input.like == *position);
+        let of_joined =
+            |joined: &JoinedSpan| joined.rows as u64 + joined.inputs.iter().map(|input| of(&self.inputs[*input as usize])).sum::<u64>();
+        first_of_kind.map(|(_, input)| of(input)).sum::<u64>() + self.joined.iter().map(of_joined).sum::<u64>()
     }
 
     pub(crate) fn bodies(&self) -> impl Iterator<Item = &Body> {
@@ -162,6 +186,7 @@ fn kind(whole: &hoist::Whole, level: Level) -> Option<WholeKind> {
     let elements = |operand: usize| whole.shapes.get(operand).map_or(1, |shape| shape.iter().product::<usize>());
     let span = |op: SpanOp, columns: usize| WholeKind::Span { op, kernel: spans::kernel(level), width: elements(0), columns };
     let kind = match &whole.compute {
+        Compute::SpanConcat => return Some(WholeKind::Concat),
         Compute::Repeat => return Some(WholeKind::Repeat(elements(0) * whole.datatypes.first()?.size()?)),
         Compute::SpanGather => {
             return Some(WholeKind::Gather { bytes: elements(0) * whole.datatypes.first()?.size()?, count: elements(1) });
@@ -188,4 +213,17 @@ fn kind(whole: &hoist::Whole, level: Level) -> Option<WholeKind> {
     };
     // The others are of floats.
     (whole.datatypes.first() == Some(&Datatype::Fp32)).then_some(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_joined_spans_are_counted_beside_those_that_they_are_made_of() {
+        let input = |input: u32, like| RaggedInput { input, like, row_bytes: 4, alignment: 4 };
+        let inputs = vec![input(1, 0), input(2, 0), input(5, 2)];
+        let spans = Spans { inputs, joined: vec![JoinedSpan { inputs: vec![0, 2, 2], rows: 3 }], values: Vec::new(), phases: Vec::new() };
+        assert_eq!(spans.rows(|input| if input.input < 5 { 10 } else { 7 }), 10 + 7 + (10 + 7 + 7 + 3));
+    }
 }

@@ -398,7 +398,7 @@ pub(crate) mod op {
 /// Operations over whole spans: as in `abi_spans.h`.
 pub(crate) mod span {
     numbered! {
-        REPEAT = 0, GATHER = 1, SUM = 2, MEAN = 3, MAX = 4, SOFTMAX = 5, LOG_SOFTMAX = 6, CUM_SUM = 7, TOP = 8, MAT_MUL = 9, MIX = 10,
+        REPEAT = 0, GATHER = 1, SUM = 2, MEAN = 3, MAX = 4, SOFTMAX = 5, LOG_SOFTMAX = 6, CUM_SUM = 7, TOP = 8, MAT_MUL = 9, MIX = 10, COPY = 11,
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) use generate::{Generated, generate};
 pub(crate) use ahead::Ahead;
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use best::{Best, Kept};
-pub(crate) use spans::{Phase, Spans, Taken, Whole, WholeKind};
+pub(crate) use spans::{KeptValue, Phase, Spans, Taken, Whole, WholeKind};
 
 /// Values lie at multiples of so many bytes in a row.
 pub(crate) const ALIGNMENT: usize = 16;

@@ -111,7 +111,7 @@ pub struct KeptValue {
     pub datatype: Datatype,
     /// Elements of a row.
     pub elements: usize,
-    /// The input of which it has a row for each row, if it has not one for each node.
+    /// The span of which it has a row for each row, if it has not one for each node.
     pub span: Option<u32>,
 }
 
@@ -120,7 +120,7 @@ pub struct KeptValue {
 pub enum Phase {
     /// An ordinary cell over rows of nodes, or over all rows of a span.
     Rows {
-        /// The input whose rows these are; none: rows of nodes.
+        /// The span whose rows these are; none: rows of nodes.
         span: Option<u32>,
         /// The cell. [`Feed::Pre`] names a value by number.
         half: Half,
@@ -136,7 +136,7 @@ pub enum Phase {
 pub struct Whole {
     /// Which.
     pub compute: Compute,
-    /// The input whose rows the span has.
+    /// The span that it gives rows of; if it gives none, the one that it takes.
     pub span: u32,
     /// Where its operands come from. [`Feed::Own`] is a ragged input.
     pub operands: Vec<Feed>,

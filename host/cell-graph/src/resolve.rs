@@ -92,7 +92,7 @@ impl TypedCell {
             resolve_operator(&mut scope, operator).map_err(|fault| CellError::at_operator(&cell.name, position, operator, fault))?;
         }
         let outputs = outputs(&scope, &cell.outputs, context.limits).map_err(within)?;
-        let spans = scope.settle_spans();
+        let (spans, joined) = scope.settle_spans();
         let mut typed = Self {
             name: cell.name.clone(),
             key: crate::typed::CellTypeKey([0; 32]),
@@ -104,6 +104,7 @@ impl TypedCell {
             batch_max: cell.batch_max,
             priority: cell.priority,
             spans,
+            joined,
             span_elements: 0,
             flops: 0,
             weight_bytes: 0,
@@ -134,7 +135,7 @@ impl TypedCell {
     #[must_use]
     pub fn without_body(&self) -> Self {
         let (inputs, outputs, spans) = (self.inputs.clone(), self.outputs.clone(), self.spans.clone());
-        Self { name: self.name.clone(), inputs, outputs, spans, values: Vec::new(), operations: Vec::new(), ..*self }
+        Self { name: self.name.clone(), inputs, outputs, spans, joined: Vec::new(), values: Vec::new(), operations: Vec::new(), ..*self }
     }
 }
 

@@ -132,7 +132,8 @@ pub struct Value {
     pub shape: Vec<usize>,
     /// Whether there is a row of it per node.
     pub batched: bool,
-    /// The ragged input of which it has a row for each row, if it is not one per node. It stands for all inputs that must have as many rows.
+    /// The span of which it has a row for each row, if it is not one per node: the number of the first
+    /// input that must have as many rows, or beyond all inputs that of a [`JoinedSpan`].
     pub span: Option<u32>,
     /// Where it comes from.
     pub origin: Origin,
@@ -334,6 +335,10 @@ pub enum Compute {
         /// Scores s become `c · tanh(s / c)`; 0: they stay.
         softcap: f32,
     },
+    /// Any number of batched operands one behind the other: the rows of spans, and of nodes as many as
+    /// their first extent says. The result is of a [`JoinedSpan`].
+    // The last, because identities count operations in the order in which they came.
+    SpanConcat,
 }
 
 impl Compute {
@@ -354,7 +359,8 @@ impl Compute {
     /// Whether rows of nodes and rows of spans meet in it, or rows of one span.
     #[must_use]
     pub const fn sees_span(&self) -> bool {
-        self.leaves_span() || matches!(self, Self::Repeat | Self::SpanSoftmax { .. } | Self::SpanCumSum { .. } | Self::SpanMatMul)
+        self.leaves_span()
+            || matches!(self, Self::Repeat | Self::SpanSoftmax { .. } | Self::SpanCumSum { .. } | Self::SpanMatMul | Self::SpanConcat)
     }
 }
 
@@ -376,6 +382,15 @@ pub struct CellOutput {
     pub port: Port,
     /// The (batched) value it carries; possibly an input passed through.
     pub value: ValueId,
+}
+
+/// A span that is made of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinedSpan {
+    /// Ragged inputs that it has the rows of, each as often as it stands here.
+    pub inputs: Vec<u32>,
+    /// Rows that it has at every node besides.
+    pub rows: usize,
 }
 
 /// A cell, resolved.
@@ -401,7 +416,9 @@ pub struct TypedCell {
     pub priority: Option<i32>,
     /// For each input, if it is ragged, the first input that has as many rows.
     pub spans: Vec<Option<u32>>,
-    /// Elements that are held for each row of a span while it is computed.
+    /// Spans that its operations make. Their numbers follow those of the inputs.
+    pub joined: Vec<JoinedSpan>,
+    /// Elements that are held while it is computed, if each ragged input has one row.
     pub span_elements: u64,
     /// Floating-point operations of one row, with one row of each span.
     pub flops: u64,
@@ -423,5 +440,11 @@ impl TypedCell {
     #[must_use]
     pub fn span_rows_most(&self) -> u64 {
         (SPAN_ELEMENTS_MAX / self.span_elements.max(1)).min(SPAN_ROWS_MAX.into())
+    }
+
+    /// The span of that number, unless it is an input's.
+    #[must_use]
+    pub fn joined(&self, span: u32) -> Option<&JoinedSpan> {
+        self.joined.get((span as usize).checked_sub(self.inputs.len())?)
     }
 }

@@ -157,10 +157,7 @@ impl<'a> Reference<'a> {
                 *known = Some(Rc::new(inputs[*input as usize].clone().flushed()));
             }
         }
-        let rows = |value: &Value, known: &[Option<Rc<Elements>>]| {
-            let of = |span: u32| known[span as usize].as_ref().expect("inputs stand first").len() / cell.values[span as usize].elements();
-            value.span.map_or(1, of)
-        };
+        let rows = |value: &Value, known: &[Option<Rc<Elements>>]| value.span.map_or(1, |span| self.rows(span, known));
         for (known_one, value) in known.iter().zip(&cell.values) {
             if let Some(one) = known_one {
                 assert_eq!(one.len(), rows(value, &known) * value.elements(), "`{}` has the elements of its shape", value.name);

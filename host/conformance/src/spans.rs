@@ -114,6 +114,48 @@ pub fn cases() -> Vec<Draft> {
     for interleaved in [0, 1] {
         cases.push(rotary(interleaved));
     }
+    cases.extend(concatenations());
+    cases
+}
+
+/// Rows of several spans behind one another, and a node's own rows among them.
+fn concatenations() -> Vec<Draft> {
+    let concat = |draft: Draft, parts: &[&str], y: &str| draft.operator("Concat", parts, &[y]).with("axis", 1);
+    let sum = |draft: Draft, of: &str, y: &str| draft.operator("ReduceSum", &[of], &[y]).with("axes", &[1_i64][..]).with("keepdims", 0);
+    let mut cases = Vec::new();
+    for (datatype, shape) in [(Fp32, &[3, 2][..]), (Int64, &[]), (Bool, &[5])] {
+        let draft = Draft::new(&format!("rows of {datatype:?} joined")).ragged("a", datatype, shape).ragged("b", datatype, shape);
+        let two = [&[2], shape].concat();
+        let draft = draft.known("own", datatype, &two).known("at", Int64, &[2, 1]).operator("Neg", &["at"], &["back"]);
+        let draft = concat(draft, &["a", "own", "b"], "all").operator("GatherND", &["all", "at"], &["y"]).with("batch_dims", 1);
+        let draft = draft.operator("GatherND", &["all", "back"], &["z"]).with("batch_dims", 1);
+        cases.push(draft.output("y", datatype, &two).output("z", datatype, &two));
+    }
+    // A cache, what is new in it, and a node's own row, with a mask whose ragged axis is the last.
+    let draft = Draft::new("attention to a cache").ragged("kc", Fp32, &[16]).ragged("vc", Fp32, &[10]).ragged("mc", Fp32, &[2, 1]);
+    let draft = draft.ragged("kn", Fp32, &[16]).ragged("vn", Fp32, &[10]).ragged("mn", Fp32, &[2, 1]);
+    let draft = draft.known("q", Fp32, &[3, 16]).known("kq", Fp32, &[1, 16]).known("vq", Fp32, &[1, 10]).known("mq", Fp32, &[2, 1, 1]);
+    let draft = concat(concat(draft, &["kc", "kn", "kq"], "k"), &["vc", "vn", "vq"], "v");
+    let turn = |draft: Draft, m: &str, y: &str| draft.operator("Transpose", &[m], &[y]).with("perm", &[0_i64, 2, 3, 1][..]);
+    let draft = turn(turn(draft, "mc", "ct"), "mn", "nt").operator("Concat", &["ct", "nt", "mq"], &["m"]).with("axis", 3);
+    let draft = draft.operator("Attention", &["q", "k", "v", "m"], &["y"]).with("q_num_heads", 2).with("kv_num_heads", 2);
+    let draft = draft.operator("Attention", &["q", "k", "v"], &["z"]).with("q_num_heads", 2).with("kv_num_heads", 2);
+    cases.push(draft.output("y", Fp32, &[3, 10]).output("z", Fp32, &[3, 10]));
+    // What is computed joins what is given, and is computed with.
+    let draft = Draft::new("rows joined and computed").ragged("a", Fp32, &[6]).ragged("b", Fp32, &[6]).known("c", Fp32, &[5, 3]);
+    let draft = draft.weight(weight("w", &[6, 5], 12)).known("q", Fp32, &[1, 5]).operator("Tanh", &["a"], &["t"]);
+    let draft = concat(draft, &["t", "b", "a"], "all").operator("MatMul", &["all", "w"], &["l"]).operator("Add", &["l", "q"], &["z"]);
+    let draft = draft.operator("Softmax", &["z"], &["s"]).with("axis", 1).operator("CumSum", &["z"], &["r"]).with("axis", 1);
+    let draft = draft.operator("Mul", &["s", "r"], &["p"]).operator("MatMul", &["z", "c"], &["x"]);
+    let draft = draft.operator("Transpose", &["s"], &["st"]).with("perm", &[0_i64, 2, 1][..]).operator("MatMul", &["st", "x"], &["mix"]);
+    cases.push(sum(draft, "p", "y").output("y", Fp32, &[5]).output("mix", Fp32, &[5, 3]));
+    let draft = concat(Draft::new("the best of joined rows").ragged("a", Fp32, &[3]).ragged("b", Fp32, &[3]), &["b", "a"], "all");
+    let draft = draft.operator("ArgMax", &["all"], &["at"]).with("axis", 1).operator("TopK", &["all"], &["y"]).with("axis", 1).with("k", 4);
+    cases.push(draft.output("at", Int64, &[1, 3]).output("y", Fp32, &[4, 3]));
+    let draft = Draft::new("a span twice").ragged("r", Fp32, &[7]).known("own", Fp32, &[2, 7]);
+    let draft = concat(concat(concat(draft, &["own", "r"], "o"), &["r", "o"], "x"), &["r", "r", "own"], "z");
+    let draft = concat(draft.operator("Mul", &["x", "z"], &["p"]), &["r", "r"], "twice");
+    cases.push(sum(sum(draft, "p", "y"), "twice", "z0").output("y", Fp32, &[7]).output("z0", Fp32, &[7]));
     cases
 }
 
@@ -245,7 +287,14 @@ fn check(make: &mut Make<'_>, (cell, exact): (&Arc<TypedCell>, &Arc<TypedCell>),
     let tensors: Vec<Arc<Tensor>> =
         cell.inputs.iter().map(|port| Arc::new(values(port, if port.ragged { ROWS } else { STEPS }, rng))).collect();
     let [reference, exact] = [cell, exact].map(|cell| Reference::new(cell));
-    for (number, form) in forms().iter().enumerate() {
+    let forms = forms();
+    for number in 0..forms.len() {
+        // Inputs that need not have as many rows have others.
+        let form_of = |input: usize| {
+            let first = cell.spans[input].expect("a ragged input");
+            let before = (0..first).filter(|before| cell.spans[*before as usize] == Some(*before)).count();
+            &forms[(number + before) % forms.len()]
+        };
         let place = || format!("`{}` in {} over form {number}", cell.name, cell.precision);
         let mut run = |chosen: &[u32], rows_most: usize| -> Delivered {
             let mut driver = Driver::new(make(), &[giver.clone(), cell.clone()]);
@@ -259,7 +308,7 @@ fn check(make: &mut Make<'_>, (cell, exact): (&Arc<TypedCell>, &Arc<TypedCell>),
                         if *is_chain { RunOf::Chain { chain: 0, stage: 0, output: output as u32 } } else { RunOf::Tensor(input as u32) };
                     Run { of, at: *at, every: *every, count: *count }
                 };
-                Source::Span(form.iter().map(run).collect())
+                Source::Span(form_of(input).iter().map(run).collect())
             };
             let sees = independent(1, cell.outputs.len(), (0..cell.inputs.len()).map(source).collect(), STEPS);
             let request = driver.place(Arc::new(growth_of(vec![given, sees])), &tensors, 0, &[]);
@@ -298,7 +347,7 @@ fn check(make: &mut Make<'_>, (cell, exact): (&Arc<TypedCell>, &Arc<TypedCell>),
             let inputs: Vec<Elements> = (0..cell.inputs.len())
                 .map(|input| {
                     let numbers = if cell.inputs[input].ragged {
-                        form.iter().flat_map(|run| rows_of(run, step)).collect()
+                        form_of(input).iter().flat_map(|run| rows_of(run, step)).collect()
                     } else {
                         vec![step as usize]
                     };

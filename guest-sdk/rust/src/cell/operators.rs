@@ -120,6 +120,11 @@ impl CellBuilder {
         self.one("Concat", values, vec![int("axis", -1)])
     }
 
+    /// The rows of ragged values one behind the other, and among them a node's own `[k, …row]`.
+    pub fn concat_rows(&mut self, values: &[Value]) -> Value {
+        self.one("Concat", values, vec![int("axis", 1)])
+    }
+
     /// A value's features cut into runs of these sizes.
     pub fn split<const N: usize>(&mut self, value: Value, sizes: [u32; N]) -> [Value; N] {
         let attributes = vec![int("axis", -1), ints("split", sizes.map(i64::from))];

@@ -3,7 +3,7 @@
 
 use cellwright_backend::LoadError;
 use cellwright_cell_graph::hoist::{self, BySpan, Feed, Half};
-use cellwright_cell_graph::typed::{Compute, ReduceKind};
+use cellwright_cell_graph::typed::{Compute, JoinedSpan, ReduceKind};
 use cellwright_cell_graph::{Datatype, TypedCell};
 
 use crate::abi::{AttentionArguments, SpanArguments, flag, mask, span};
@@ -12,6 +12,8 @@ use crate::abi::{AttentionArguments, SpanArguments, flag, mask, span};
 #[derive(Debug)]
 pub(crate) struct Spans<Body> {
     pub(crate) inputs: Vec<RaggedInput>,
+    /// Spans that operations make, of positions of ragged inputs. Their positions follow those.
+    pub(crate) joined: Vec<JoinedSpan>,
     /// What phases give, by number.
     pub(crate) values: Vec<KeptValue>,
     pub(crate) phases: Vec<Phase<Body>>,
@@ -33,7 +35,7 @@ pub(crate) struct RaggedInput {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptValue {
     pub(crate) row_bytes: usize,
-    /// The ragged input, by position, of which it has a row for each row.
+    /// The span, by position, of which it has a row for each row.
     pub(crate) span: Option<usize>,
 }
 
@@ -66,6 +68,8 @@ pub(crate) enum Taken {
     Input(usize),
     /// A kept value.
     Value(usize),
+    /// How many rows a span has, by position, and nothing of them.
+    Rows(usize),
 }
 
 /// A launch that knows everything but where things lie.
@@ -73,6 +77,8 @@ pub(crate) enum Taken {
 pub(crate) enum WholeKind {
     Span(SpanArguments),
     Attention(AttentionArguments),
+    /// Rows of each operand behind those of the one before, by a launch for each.
+    Concat,
 }
 
 impl Whole {
@@ -90,7 +96,14 @@ impl<Body> Spans<Body> {
     ) -> Result<Option<(Self, Body)>, LoadError> {
         let Some(BySpan { phases, values, step }) = hoist::by_span(cell) else { return Ok(None) };
         let ragged: Vec<usize> = (0..cell.spans.len()).filter(|input| cell.spans[*input].is_some()).collect();
-        let position = |input: u32| ragged.iter().position(|of| *of == input as usize).unwrap_or_default();
+        let position = |span: u32| match (span as usize).checked_sub(cell.inputs.len()) {
+            Some(joined) => ragged.len() + joined,
+            None => ragged.iter().position(|of| *of == span as usize).unwrap_or_default(),
+        };
+        let joined = |span: &JoinedSpan| {
+            let inputs = span.inputs.iter().map(|input| position(*input) as u32).collect();
+            JoinedSpan { inputs, ..*span }
+        };
         let input = |input: &usize| {
             let port = &cell.inputs[*input];
             let elements: usize = port.shape.iter().map(|extent| *extent as usize).product();
@@ -114,20 +127,28 @@ impl<Body> Spans<Body> {
         let mut step = step;
         let feeds = std::mem::take(&mut step.feeds);
         let inputs = ragged.iter().map(input).collect();
-        let values = values.iter().map(kept).collect();
-        Ok(Some((Self { inputs, values, phases: compiled, feeds, rows_most: cell.span_rows_most() as usize }, body(step)?)))
+        let (joined, values) = (cell.joined.iter().map(joined).collect(), values.iter().map(kept).collect());
+        Ok(Some((Self { inputs, joined, values, phases: compiled, feeds, rows_most: cell.span_rows_most() as usize }, body(step)?)))
     }
 
     /// The same with other bodies.
     pub(crate) fn map<Other, Error>(self, of: &mut dyn FnMut(Body) -> Result<Other, Error>) -> Result<Spans<Other>, Error> {
-        let Self { inputs, values, phases, feeds, rows_most } = self;
+        let Self { inputs, joined, values, phases, feeds, rows_most } = self;
         let phase = |phase: Phase<Body>| {
             Ok(match phase {
                 Phase::Rows { span, body, feeds, gives } => Phase::Rows { span, body: of(body)?, feeds, gives },
                 Phase::Whole(whole) => Phase::Whole(whole),
             })
         };
-        Ok(Spans { inputs, values, phases: phases.into_iter().map(phase).collect::<Result<_, _>>()?, feeds, rows_most })
+        Ok(Spans { inputs, joined, values, phases: phases.into_iter().map(phase).collect::<Result<_, _>>()?, feeds, rows_most })
+    }
+
+    /// Adds how many rows joined spans have of so many nodes, to how many ragged inputs have of all of them.
+    pub(crate) fn with_joined(&self, nodes: usize, mut rows: Vec<usize>) -> Vec<usize> {
+        for joined in &self.joined {
+            rows.push(nodes * joined.rows + joined.inputs.iter().map(|input| rows[*input as usize]).sum::<usize>());
+        }
+        rows
     }
 
     /// What runs rows before the rest.
@@ -155,9 +176,10 @@ fn of_whole(whole: &hoist::Whole, position: &dyn Fn(u32) -> usize) -> Option<Who
     let arguments = match &whole.compute {
         // The kernel has the span first.
         Compute::Repeat => {
-            operands.insert(0, Taken::Input(position(whole.span)));
+            operands.insert(0, Taken::Rows(position(whole.span)));
             of_bytes(span::REPEAT, 0)?
         }
+        Compute::SpanConcat => return Some(Whole { kind: WholeKind::Concat, operands, results }),
         Compute::SpanGather => of_bytes(span::GATHER, elements(1))?,
         _ if whole.datatypes.first() != Some(&Datatype::Fp32) => return None,
         Compute::Attention { heads, key_heads, scale, softcap } => {

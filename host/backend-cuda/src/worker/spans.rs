@@ -27,10 +27,10 @@ use super::resident::{Resident, Rows, fault_of_load};
 use super::ring::{List, Pen};
 use super::together::Selected;
 use crate::abi::{
-    AttentionArguments, BatchHead, RowEntry, RowStatus, SPAN_OPERANDS, SPAN_RESULTS, SpanArguments, SpanCheck, SpanRows, SpanRun, op,
+    AttentionArguments, BatchHead, RowEntry, RowStatus, SPAN_OPERANDS, SPAN_RESULTS, SpanArguments, SpanCheck, SpanRows, SpanRun, op, span,
 };
 use crate::driver::{DeviceAddress, Done, Fault, Kernel, Launch};
-use crate::plan::{Phase, Spans, Taken, Whole, WholeKind};
+use crate::plan::{KeptValue, Phase, Spans, Taken, Whole, WholeKind};
 
 /// Threads of a block that has one node.
 const SPAN_THREADS: u32 = 128;
@@ -60,10 +60,8 @@ impl Nodes<'_> {
 struct Costs {
     batch: usize,
     node: usize,
-    /// By ragged input, of each row.
+    /// By span, of each row.
     rows: Vec<usize>,
-    /// Likewise, if the host has the row and it is a run of its own.
-    hosted: Vec<usize>,
 }
 
 impl Costs {
@@ -73,14 +71,15 @@ impl Costs {
             inputs.map(|(input, pieces)| hosted_in_pieces(input.bytes as usize, *pieces as usize)).sum::<usize>()
         };
         let lists = |part: &Resident| part.plan.inputs.len() * size_of::<u64>() + size_of::<RowEntry>() + size_of::<RowStatus>();
-        let ends = spans.inputs.len() * (size_of::<SpanRows>() + size_of::<u32>());
+        let ends = (spans.inputs.len() + spans.joined.len()) * (size_of::<SpanRows>() + size_of::<u32>());
         let mut costs = Self {
             batch: ALIGNMENT * (8 + 8 * spans.phases.len() + spans.inputs.len()),
             node: hosted(rest) + ends,
-            rows: vec![0; spans.inputs.len()],
-            hosted: spans.inputs.iter().map(|input| input.row_bytes + size_of::<SpanRun>() + 32).collect(),
+            // The host may have each row of an input, and it may be a run of its own.
+            rows: spans.inputs.iter().map(|input| input.row_bytes + size_of::<SpanRun>() + 32).collect(),
         };
-        let operand = size_of::<SpanRows>() + size_of::<SpanRun>();
+        costs.rows.resize(spans.inputs.len() + spans.joined.len(), 0);
+        let operand = size_of::<SpanRows>() + size_of::<SpanRun>() + size_of::<u64>();
         for phase in &spans.phases {
             match phase {
                 Phase::Rows { span, body, .. } => {
@@ -104,11 +103,16 @@ impl Costs {
         costs
     }
 
-    /// Of so many nodes whose spans together have so many rows, by ragged input.
-    fn of_nodes(&self, nodes: usize, rows: impl Fn(usize) -> usize) -> usize {
-        let of_span = |input: usize| rows(input).saturating_mul(self.rows[input] + self.hosted[input]);
-        (0..self.rows.len()).map(of_span).fold(self.batch + nodes * self.node, usize::saturating_add)
+    /// Of so many nodes whose spans together have so many rows, by span.
+    fn of_nodes(&self, nodes: usize, rows: &[usize]) -> usize {
+        let of_spans = rows.iter().zip(&self.rows).map(|(rows, bytes)| rows.saturating_mul(*bytes));
+        of_spans.fold(self.batch + nodes * self.node, usize::saturating_add)
     }
+}
+
+/// How many rows so many nodes have of each span, if each node has so many of each ragged input.
+fn rows_each(spans: &Spans<Resident>, nodes: usize, rows: usize) -> Vec<usize> {
+    spans.with_joined(nodes, vec![nodes * rows; spans.inputs.len()])
 }
 
 /// Bytes from node to node of a phase.
@@ -165,7 +169,7 @@ struct Writer<'a, 'b> {
     pen: Pen<'b>,
     /// By ragged input and node, the runs of its rows.
     runs: Vec<Vec<Vec<SpanRun>>>,
-    /// By ragged input and node, and once more: how many rows nodes before it have.
+    /// By span and node, and once more: how many rows nodes before it have.
     offsets: Vec<Vec<u32>>,
     /// By value.
     homes: Vec<Home>,
@@ -174,8 +178,14 @@ struct Writer<'a, 'b> {
 }
 
 impl Writer<'_, '_> {
-    fn rows(&self, input: usize) -> usize {
-        self.offsets[input].last().copied().unwrap_or_default() as usize
+    fn rows(&self, span: usize) -> usize {
+        self.offsets[span].last().copied().unwrap_or_default() as usize
+    }
+
+    /// The first of a node's rows of a span among those of all nodes, and how many it has.
+    fn of_node(&self, span: usize, node: usize) -> (usize, usize) {
+        let [first, end] = [node, node + 1].map(|node| self.offsets[span][node] as usize);
+        (first, end - first)
     }
 
     /// Finds the rows of a ragged input; those that the host has are put into the lists.
@@ -255,23 +265,65 @@ impl Writer<'_, '_> {
 
     /// Where the device finds the rows of an operand.
     fn operand(&mut self, taken: Taken) -> u64 {
-        let value = match taken {
+        let (value, span) = match taken {
             Taken::Input(input) => return self.listed[&(true, input)],
-            Taken::Value(value) => value,
+            Taken::Rows(span) => return self.list(|of, node| run(Home::default(), of.of_node(span, node))),
+            Taken::Value(value) => (value, self.spans.values[value].span),
         };
         if let Some(address) = self.listed.get(&(false, value)) {
             return *address;
         }
-        let (home, span, count) = (self.homes[value], self.spans.values[value].span, self.nodes.count());
+        let address = self.list(|of, node| run(of.homes[value], span.map_or((node, 1), |span| of.of_node(span, node))));
+        self.listed.insert((false, value), address);
+        address
+    }
+
+    /// Lists rows of all nodes, of which each has one run.
+    fn list(&mut self, run: impl Fn(&Self, usize) -> SpanRun) -> u64 {
+        let count = self.nodes.count();
         let (runs, all) = (self.pen.list::<SpanRun>(count), self.pen.list::<SpanRows>(count));
-        for (node, (run, rows)) in runs.values.iter_mut().zip(all.values).enumerate() {
-            let (first, end) =
-                span.map_or((node, node + 1), |input| (self.offsets[input][node] as usize, self.offsets[input][node + 1] as usize));
-            *run = SpanRun { at: home.row(first), stride: home.stride as u64, rows: (end - first) as u32, padding: 0 };
-            *rows = SpanRows { runs: runs.address + (node * size_of::<SpanRun>()) as u64, rows: (end - first) as u64 };
+        for (node, (own, rows)) in runs.values.iter_mut().zip(all.values).enumerate() {
+            *own = run(self, node);
+            *rows = SpanRows { runs: runs.address + (node * size_of::<SpanRun>()) as u64, rows: own.rows.into() };
         }
-        self.listed.insert((false, value), all.address);
         all.address
+    }
+
+    /// Copies rows of each operand behind those of the one before.
+    fn concat(&mut self, whole: &Whole, launches: &mut Vec<Ready>) {
+        let &[Some(value)] = &whole.results[..] else { return };
+        let count = self.nodes.count();
+        let (home, KeptValue { row_bytes, span }) = (self.homes[value], self.spans.values[value]);
+        let Some(span) = span else { return };
+        let mut next: Vec<usize> = (0..count).map(|node| self.of_node(span, node).0).collect();
+        for taken in &whole.operands {
+            let span = match taken {
+                Taken::Value(value) => self.spans.values[*value].span.ok_or(*value),
+                Taken::Input(span) | Taken::Rows(span) => Ok(*span),
+            };
+            let operand = match span {
+                Ok(_) => self.operand(*taken),
+                // Rows of a node lie in one row of the operand.
+                Err(value) => {
+                    let rows = self.spans.values[value].row_bytes / row_bytes.max(1);
+                    self.list(|of, node| SpanRun { stride: row_bytes as u64, rows: rows as u32, ..run(of.homes[value], (node, 1)) })
+                }
+            };
+            let into = self.pen.list::<u64>(count);
+            for (node, place) in into.values.iter_mut().enumerate() {
+                *place = home.row(next[node]);
+                let own = |value: usize| self.spans.values[value].row_bytes / row_bytes.max(1);
+                next[node] += span.map_or_else(own, |span| self.of_node(span, node).1);
+            }
+            launches.push(Ready::Span(SpanArguments {
+                op: span::COPY,
+                operands: [operand, 0],
+                results: [into.address, 0],
+                strides: [home.stride as u32, 0],
+                width: row_bytes as u32,
+                ..SpanArguments::default()
+            }));
+        }
     }
 
     /// Where the first rows of a result go, of all nodes.
@@ -279,18 +331,19 @@ impl Writer<'_, '_> {
         let (home, span) = (self.homes[value], self.spans.values[value].span);
         let List { values, address } = self.pen.list::<u64>(self.nodes.count());
         for (node, place) in values.iter_mut().enumerate() {
-            *place = home.row(span.map_or(node, |input| self.offsets[input][node] as usize));
+            *place = home.row(span.map_or(node, |span| self.of_node(span, node).0));
         }
         address
     }
 
-    fn whole(&mut self, whole: &Whole, statuses: u64) -> Ready {
+    fn whole(&mut self, whole: &Whole, statuses: u64, launches: &mut Vec<Ready>) {
         let operands: Vec<u64> = whole.operands.iter().map(|taken| self.operand(*taken)).collect();
         let operand = |number: usize| operands.get(number).copied().unwrap_or_default();
         let results: Vec<(u64, usize)> =
             whole.results.iter().map(|value| value.map_or((0, 0), |value| (self.result(value), self.homes[value].stride))).collect();
         let result = |number: usize| results.get(number).copied().unwrap_or_default();
-        match whole.kind {
+        launches.push(match whole.kind {
+            WholeKind::Concat => return self.concat(whole, launches),
             WholeKind::Span(arguments) => Ready::Span(SpanArguments {
                 operands: std::array::from_fn::<u64, SPAN_OPERANDS, _>(operand),
                 results: std::array::from_fn::<u64, SPAN_RESULTS, _>(|number| result(number).0),
@@ -306,8 +359,13 @@ impl Writer<'_, '_> {
                 results: result(0).0,
                 ..arguments
             }),
-        }
+        });
     }
+}
+
+/// Rows from that one on, and how many.
+const fn run(home: Home, (first, rows): (usize, usize)) -> SpanRun {
+    SpanRun { at: home.row(first), stride: home.stride as u64, rows: rows as u32, padding: 0 }
 }
 
 impl Inputs<'_> {
@@ -350,8 +408,9 @@ impl CudaWorker {
         spans.bodies().try_for_each(|part| self.make_room(part))?;
         let costs = Costs::of(resident, spans);
         let working = usize::try_from(WORKING_BYTES).unwrap_or(usize::MAX);
-        let timed = costs.of_nodes(self.sizes.rows_most, |_| self.sizes.rows_most * TIMED_SPAN_ROWS as usize);
-        let least = costs.of_nodes(1, |_| spans.rows_most);
+        let nodes = self.sizes.rows_most;
+        let timed = costs.of_nodes(nodes, &rows_each(spans, nodes, TIMED_SPAN_ROWS as usize));
+        let least = costs.of_nodes(1, &rows_each(spans, 1, spans.rows_most));
         let grown = match self.grow_spans(least.max(timed.min(working))) {
             // Fewer nodes at once do as well.
             Err(Fault::OutOfMemory { .. }) => self.grow_spans(least),
@@ -392,23 +451,24 @@ impl CudaWorker {
 
     /// How many of the first rows have room in the memory for spans together; one at least.
     fn nodes_at_once(&self, spans: &Spans<Resident>, costs: &Costs, rows: &[Selected]) -> usize {
-        let mut span_rows = vec![0; spans.inputs.len()];
+        let mut span_rows = rows_each(spans, 0, 0);
         let fits = |(before, row): &(usize, &Selected)| {
             let more = self.span_rows(spans, std::slice::from_ref(*row));
             span_rows.iter_mut().zip(more).for_each(|(rows, more)| *rows += more);
-            costs.of_nodes(before + 1, |input| span_rows[input]) <= self.spans.bytes
+            costs.of_nodes(before + 1, &span_rows) <= self.spans.bytes
         };
         rows.iter().enumerate().take_while(fits).count().max(1)
     }
 
-    /// Rows that nodes have of each ragged input together.
+    /// Rows that nodes have of each span together.
     fn span_rows(&self, spans: &Spans<Resident>, rows: &[Selected]) -> Vec<usize> {
         let seats = self.lanes.seats();
         let of_row = |row: &Selected, input: usize| match seats.whose(row.lane).lane.input(input, row.step) {
             InputRef::Span(span) => span.rows() as usize,
             _ => 0,
         };
-        spans.inputs.iter().map(|ragged| rows.iter().map(|row| of_row(row, ragged.input)).sum()).collect()
+        let of_inputs = spans.inputs.iter().map(|ragged| rows.iter().map(|row| of_row(row, ragged.input)).sum()).collect();
+        spans.with_joined(rows.len(), of_inputs)
     }
 
     fn queue_part(
@@ -438,7 +498,7 @@ impl CudaWorker {
     /// Rows of a batch that may be timed.
     pub(super) fn timed_most(&self, resident: &Resident, spans: &Spans<Resident>) -> usize {
         let costs = Costs::of(resident, spans);
-        let fits = |nodes: &usize| costs.of_nodes(*nodes, |_| nodes * TIMED_SPAN_ROWS as usize) <= self.spans.bytes;
+        let fits = |nodes: &usize| costs.of_nodes(*nodes, &rows_each(spans, *nodes, TIMED_SPAN_ROWS as usize)) <= self.spans.bytes;
         (2..=self.sizes.rows_most).take_while(fits).count() + 1
     }
 
@@ -455,7 +515,7 @@ impl CudaWorker {
             Home { first, stride }
         };
         let rows_of = match nodes {
-            Nodes::Zeros(nodes) => vec![nodes * TIMED_SPAN_ROWS as usize; spans.inputs.len()],
+            Nodes::Zeros(nodes) => rows_each(spans, nodes, TIMED_SPAN_ROWS as usize),
             Nodes::Batch(rows) => self.span_rows(spans, rows),
         };
         let mut homes = vec![Home::default(); spans.values.len()];
@@ -482,17 +542,25 @@ impl CudaWorker {
             let statuses = take(rows, size_of::<RowStatus>());
             of_phases.push((statuses, statuses.first.0));
         }
-        let mut lists = vec![0; costs.of_nodes(count, |input| rows_of[input])];
+        let mut lists = vec![0; costs.of_nodes(count, &rows_of)];
         let at = self.spans.address.plus(bytes);
         let (runs, offsets) = (Vec::new(), Vec::new());
         let pen = Pen::new(&mut lists, at);
         let mut writer = Writer { spans, nodes, inputs, pen, runs, offsets, homes, listed: HashMap::new() };
         (0..spans.inputs.len()).for_each(|input| writer.find(input));
+        for joined in &spans.joined {
+            let rows_before = |node: usize| {
+                let parts = joined.inputs.iter().map(|input| writer.offsets[*input as usize][node]);
+                (node * joined.rows) as u32 + parts.sum::<u32>()
+            };
+            let offsets = (0..=count).map(rows_before).collect();
+            writer.offsets.push(offsets);
+        }
         let (mut launches, mut checks) = (Vec::new(), Vec::new());
         for (number, (phase, (home, statuses))) in spans.phases.iter().zip(of_phases).enumerate() {
             let span = match phase {
                 Phase::Whole(whole) => {
-                    launches.push(writer.whole(whole, statuses));
+                    writer.whole(whole, statuses, &mut launches);
                     if whole.may_refuse() {
                         checks.push(SpanCheck { statuses, offsets: 0 });
                     }

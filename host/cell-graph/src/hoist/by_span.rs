@@ -15,7 +15,7 @@ use crate::typed::{CellOutput, Operation, Origin, TypedCell, ValueId};
 /// What computes an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// The phase of that number: rows of nodes, or of the span of an input.
+    /// The phase of that number: rows of nodes, or of a span.
     Rows(u32, Option<u32>),
     /// A phase of its own.
     Whole(u32),
@@ -183,7 +183,7 @@ impl Cutting<'_> {
             // Whole spans are taken of inputs and of what was computed before.
             (None, _) => super::Feed::Pre(u32::MAX),
         };
-        let span = operation.operands.iter().chain(&operation.results).find_map(|id| self.cell.value(*id).span);
+        let span = operation.results.iter().chain(&operation.operands).find_map(|id| self.cell.value(*id).span);
         Phase::Whole(Whole {
             compute: operation.compute.clone(),
             span: span.unwrap_or_default(),

@@ -169,6 +169,7 @@ impl<'a> Building<'a> {
             batch_max: None,
             priority: None,
             spans: Vec::new(),
+            joined: Vec::new(),
             span_elements: 0,
             flops: 0,
             weight_bytes: 0,

@@ -1,13 +1,15 @@
 //! What one row of a cell costs, before anything of it is run.
 
 use super::{CellFault, CellLimits};
-use crate::typed::{Compute, Operation, Origin, TypedCell};
+use crate::typed::{Compute, Operation, Origin, TypedCell, Value};
 
 /// Sets the cell's floating-point operations and weight bytes.
 pub(super) fn measure(cell: &mut TypedCell, limits: CellLimits) -> Result<(), CellFault> {
     let mut flops = 0_u64;
     for operation in &cell.operations {
-        flops = flops.saturating_add(operation_flops(cell, operation));
+        let span = operation.operands.iter().chain(&operation.results).find_map(|id| cell.value(*id).span);
+        let rows = span.and_then(|span| cell.joined(span)).map_or(1, |joined| joined.inputs.len() + joined.rows);
+        flops = flops.saturating_add(operation_flops(cell, operation).saturating_mul(rows as u64));
     }
     let mut bytes = 0_u64;
     for value in &cell.values {
@@ -22,7 +24,11 @@ pub(super) fn measure(cell: &mut TypedCell, limits: CellLimits) -> Result<(), Ce
         return Err(CellFault::Limit { what: "bytes of weights", count: bytes, limit: limits.weight_bytes_max });
     }
     (cell.flops, cell.weight_bytes) = (flops, bytes);
-    cell.span_elements = cell.values.iter().filter(|value| value.span.is_some()).map(|value| value.elements() as u64).sum();
+    let held = |value: &Value| {
+        let inputs = value.span.map_or(0, |span| cell.joined(span).map_or(1, |joined| joined.inputs.len()));
+        (value.elements() * inputs) as u64
+    };
+    cell.span_elements = cell.values.iter().map(held).sum();
     Ok(())
 }
 
@@ -58,6 +64,7 @@ fn operation_flops(cell: &TypedCell, operation: &Operation) -> u64 {
         | Compute::Slice { .. }
         | Compute::Gather
         | Compute::SpanGather
+        | Compute::SpanConcat
         | Compute::Reshape => 0,
     }
 }

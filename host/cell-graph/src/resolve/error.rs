@@ -127,6 +127,8 @@ pub enum CellFault {
     NotRagged { input: usize },
     #[error("its inputs are ragged along different axes")]
     SpanAxes,
+    #[error("its inputs join different spans, so that they need not have as many rows as one another")]
+    SpansDiffer,
     #[error("axis {axis} is ragged, and {how}")]
     RaggedAxis { axis: i64, how: &'static str },
     #[error("it has {count} {what}, more than the limit of {limit}")]

@@ -1,5 +1,7 @@
 //! Drops what no output needs, and renumbers what is left: inputs first, then constants and results in the order of use.
 
+use std::collections::BTreeMap;
+
 use crate::typed::{Operation, Origin, TypedCell, Value, ValueId};
 
 /// Drops operations of which no result is needed, and constants that nothing uses. Inputs stay. Gives for each operation whether it stays.
@@ -34,7 +36,23 @@ pub(super) fn drop_dead(cell: &mut TypedCell) -> Vec<bool> {
         output.value = numbering.keep(output.value, None);
     }
     cell.values = numbering.kept;
+    number_joined(cell);
     alive
+}
+
+/// Keeps the joined spans that values have, in the order of these.
+fn number_joined(cell: &mut TypedCell) {
+    let all = std::mem::take(&mut cell.joined);
+    let first = cell.inputs.len();
+    let mut numbers = BTreeMap::new();
+    for span in cell.values.iter_mut().filter_map(|value| value.span.as_mut()) {
+        let Some(joined) = (*span as usize).checked_sub(first).and_then(|at| all.get(at)) else { continue };
+        let next = u32::try_from(first + numbers.len()).unwrap_or(u32::MAX);
+        *span = *numbers.entry(*span).or_insert_with(|| {
+            cell.joined.push(joined.clone());
+            next
+        });
+    }
 }
 
 struct Numbering {

@@ -8,7 +8,7 @@ use super::{CellLimits, ResolveContext};
 use crate::cell::Port;
 use crate::datatype::Datatype;
 use crate::tensor::Tensor;
-use crate::typed::{Compute, Operation, Origin, Value, ValueId};
+use crate::typed::{Compute, JoinedSpan, Operation, Origin, Value, ValueId};
 
 /// Type and shape of a result to be.
 pub(super) type Typed = (Datatype, Vec<usize>);
@@ -16,7 +16,7 @@ pub(super) type Typed = (Datatype, Vec<usize>);
 /// The ragged axis of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
-    /// The first input that has as many rows.
+    /// The first input or joined span that has as many rows.
     pub(super) of: u32,
     /// Which axis of the row it is, as ONNX sees the value. [`Value::shape`] leaves it out.
     pub(super) axis: usize,
@@ -34,8 +34,9 @@ impl Span {
 /// Names, values and operations so far.
 pub(super) struct Scope<'a> {
     names: BTreeMap<&'a str, ValueId>,
-    /// By input: an earlier one that must have as many rows, or itself.
+    /// By input, and then by joined span: an earlier one that must have as many rows, or itself.
     spans: Vec<u32>,
+    joined: Vec<JoinedSpan>,
     /// By value: which axis of its row is ragged, if one is.
     axes: Vec<usize>,
     context: ResolveContext<'a>,
@@ -51,6 +52,7 @@ impl<'a> Scope<'a> {
         Self {
             names: BTreeMap::new(),
             spans: Vec::new(),
+            joined: Vec::new(),
             axes: Vec::new(),
             context: *context,
             limits: context.limits,
@@ -79,7 +81,7 @@ impl<'a> Scope<'a> {
             return Err(CellFault::NameTaken { what: "input", name: short(&port.name), by });
         }
         let shape: Vec<usize> = port.shape.iter().map(|extent| *extent as usize).collect();
-        self.charge_row(&shape)?;
+        self.charge_row(&shape, 1)?;
         let id = self.next_id()?;
         let (span, origin) = (port.ragged.then_some(id.0), Origin::Input(id.0));
         self.push(Value { name: port.name.clone(), datatype: port.datatype, shape, batched: true, span, origin }, 0);
@@ -166,12 +168,53 @@ impl<'a> Scope<'a> {
         Some(Span { of: self.first_like(of), axis: self.axes[id.0 as usize] })
     }
 
-    /// The first input that has as many rows as that one.
-    fn first_like(&self, mut input: u32) -> u32 {
-        while self.spans[input as usize] != input {
-            input = self.spans[input as usize];
+    /// The first span that has as many rows as that one.
+    fn first_like(&self, mut span: u32) -> u32 {
+        while self.spans[span as usize] != span {
+            span = self.spans[span as usize];
         }
-        input
+        span
+    }
+
+    /// What a span is made of.
+    fn parts(&self, span: u32) -> JoinedSpan {
+        let inputs = self.spans.len() - self.joined.len();
+        let JoinedSpan { inputs, rows } = match (span as usize).checked_sub(inputs) {
+            Some(joined) => self.joined[joined].clone(),
+            None => JoinedSpan { inputs: vec![span], rows: 0 },
+        };
+        JoinedSpan { inputs: inputs.into_iter().map(|input| self.first_like(input)).collect(), rows }
+    }
+
+    /// The span of the rows of several, and of so many rows more.
+    pub(super) fn concat(&mut self, spans: &[Span], rows: usize) -> Result<Span, CellFault> {
+        let inputs: Vec<u32> = spans.iter().flat_map(|span| self.parts(span.of).inputs).collect();
+        let rows = spans.iter().map(|span| self.parts(span.of).rows).fold(rows, usize::saturating_add);
+        super::check_limit("spans in a concatenation", inputs.len(), self.limits.ports_max)?;
+        let of = self.spans.len() as u32;
+        self.spans.push(of);
+        self.joined.push(JoinedSpan { inputs, rows });
+        Ok(Span { of, axis: spans.first().map_or(0, |span| span.axis) })
+    }
+
+    /// Sees to it that two spans have as many rows: what only one of them is made of is as long as what only the other is.
+    fn meet(&mut self, one: u32, other: u32) -> Result<u32, CellFault> {
+        let (left, mut right) = (self.parts(one), self.parts(other));
+        let mut own = left.inputs;
+        own.retain(|input| right.inputs.iter().position(|of| of == input).map(|at| right.inputs.remove(at)).is_none());
+        if (own.len(), left.rows) != (right.inputs.len(), right.rows) {
+            return Err(CellFault::SpansDiffer);
+        }
+        for (left, right) in own.into_iter().zip(right.inputs) {
+            self.unite(left, right);
+        }
+        Ok(self.unite(one, other))
+    }
+
+    fn unite(&mut self, one: u32, other: u32) -> u32 {
+        let (one, other) = (self.first_like(one), self.first_like(other));
+        self.spans[one.max(other) as usize] = one.min(other);
+        one.min(other)
     }
 
     /// The ragged axis that values have in common, if one of them has one. They have as many rows from now on.
@@ -185,19 +228,19 @@ impl<'a> Scope<'a> {
             if before.axis != span.axis {
                 return Err(CellFault::SpanAxes);
             }
-            let (least, most) = (self.first_like(before.of).min(span.of), self.first_like(before.of).max(span.of));
-            self.spans[most as usize] = least;
-            joined = Some(Span { of: least, ..before });
+            joined = Some(Span { of: self.meet(before.of, span.of)?, ..before });
         }
         Ok(joined)
     }
 
-    /// Says of each value by which input its rows are counted; gives the same for each input.
-    pub(super) fn settle_spans(&mut self) -> Vec<Option<u32>> {
+    /// Says of each value by which span its rows are counted; gives the same for each input, and what joined spans are made of.
+    pub(super) fn settle_spans(&mut self) -> (Vec<Option<u32>>, Vec<JoinedSpan>) {
         for id in 0..self.values.len() {
             self.values[id].span = self.values[id].span.map(|of| self.first_like(of));
         }
-        self.values[..self.spans.len()].iter().map(|input| input.span).collect()
+        let inputs = self.spans.len() - self.joined.len();
+        let joined = (inputs as u32..).take(self.joined.len()).map(|span| self.parts(span)).collect();
+        (self.values[..inputs].iter().map(|input| input.span).collect(), joined)
     }
 
     /// Adds an operation whose results are batched, and of the span that operands have, unless they leave it.
@@ -216,12 +259,14 @@ impl<'a> Scope<'a> {
         results: Vec<Typed>,
     ) -> Result<Vec<ValueId>, CellFault> {
         let operation = u32::try_from(self.operations.len()).unwrap_or(u32::MAX);
+        // Rows that every node has are held like rows of nodes.
+        let times = span.map_or(1, |span| self.parts(span.of).rows.max(1));
         let mut ids = Vec::with_capacity(results.len());
         for (datatype, shape) in results {
             if shape.contains(&0) {
                 return Err(CellFault::EmptyResult);
             }
-            self.charge_row(&shape)?;
+            self.charge_row(&shape, times)?;
             let id = self.next_id()?;
             let (axis, span) = (span.map_or(0, |span| span.axis), span.map(|span| span.of));
             self.push(Value { name: String::new(), datatype, shape, batched: true, span, origin: Origin::Operation(operation) }, axis);
@@ -260,11 +305,11 @@ impl<'a> Scope<'a> {
         }
     }
 
-    fn charge_row(&mut self, shape: &[usize]) -> Result<(), CellFault> {
+    fn charge_row(&mut self, shape: &[usize], times: usize) -> Result<(), CellFault> {
         if shape.len() > self.limits.rank_max {
             return Err(CellFault::Limit { what: "dimensions in a row", count: shape.len() as u64, limit: self.limits.rank_max as u64 });
         }
-        let elements = shape.iter().try_fold(1_u64, |product, extent| product.checked_mul(*extent as u64)).unwrap_or(u64::MAX);
+        let elements = shape.iter().try_fold(times as u64, |product, extent| product.checked_mul(*extent as u64)).unwrap_or(u64::MAX);
         self.row_elements = self.row_elements.saturating_add(elements);
         let limit = self.limits.row_elements_max;
         if self.row_elements > limit {

@@ -8,6 +8,11 @@ pub(super) fn concat(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault>
     let operands = (0..call.inputs()).map(|input| call.input(input)).collect::<Result<Vec<_>, _>>()?;
     let Some(axis) = call.attributes.int("axis")? else { return Err(CellFault::AttributeMissing { name: "axis" }) };
     let Some(first) = operands.iter().copied().find(|id| call.value(*id).batched) else { return Err(CellFault::ConstantsOnly) };
+    if let Some(ragged) = operands.iter().copied().find(|id| call.scope.span(*id).is_some())
+        && call.axis(ragged, axis)?.is_none()
+    {
+        return super::spans::concat(call, operands, ragged);
+    }
     let axis = call.fixed_axis(first, axis)?;
     let is_ragged = call.scope.span(first).is_some();
     if let Some(input) = operands.iter().position(|id| call.scope.span(*id).is_some() != is_ragged) {

@@ -75,6 +75,44 @@ pub(super) fn gather(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault>
     call.one(Compute::SpanGather, vec![data, index], (datatype, shape))
 }
 
+/// Along the ragged axis of that operand.
+pub(super) fn concat(call: &mut Call<'_, '_>, mut operands: Vec<ValueId>, ragged: ValueId) -> Result<Vec<ValueId>, CellFault> {
+    if operands.len() == 1 {
+        return Ok(operands);
+    }
+    let span = call.scope.span(ragged).ok_or(CellFault::SpanAxes)?;
+    let (datatype, shape) = (call.value(ragged).datatype, call.value(ragged).shape.clone());
+    let (mut spans, mut rows) = (Vec::new(), 0);
+    for (input, operand) in operands.iter_mut().enumerate() {
+        call.batched(input, &Datatype::ALL, "any datatype")?;
+        let other = call.value(*operand).datatype;
+        if other != datatype {
+            return Err(CellFault::DatatypesDiffer { left: datatype, right: other });
+        }
+        let mut extents = call.extents(*operand);
+        if call.scope.span(*operand).is_some_and(|own| own.axis != span.axis) {
+            return Err(CellFault::SpanAxes);
+        }
+        let own = (span.axis < extents.len()).then(|| extents.remove(span.axis));
+        if own.is_none() || !extents.iter().copied().eq(shape.iter().copied().map(Some)) {
+            return Err(CellFault::ShapesDiffer { left: call.text(ragged), right: call.text(*operand) });
+        }
+        spans.extend(call.scope.span(*operand));
+        let Some(Some(own)) = own else { continue };
+        if own > 1 && shape[..span.axis].iter().any(|extent| *extent > 1) {
+            return Err(CellFault::RaggedAxis {
+                axis: span.axis as i64 + 1,
+                how: "of a node one row alone joins it there: move it to axis 1 for more",
+            });
+        }
+        rows += own;
+        extents.insert(0, Some(own));
+        *operand = with_extents(call, *operand, &extents)?[0];
+    }
+    let joined = call.scope.concat(&spans, rows)?;
+    call.one_in(Some(joined), Compute::SpanConcat, operands, (datatype, shape))
+}
+
 pub(super) fn cumulative_sum(call: &mut Call<'_, '_>) -> Result<Vec<ValueId>, CellFault> {
     call.arity(1, 2)?;
     let exclusive = call.attributes.truth("exclusive", false)?;

@@ -6,7 +6,7 @@ use cellwright_backend::task::RowError;
 use cellwright_cell_graph::Datatype;
 use cellwright_cell_graph::typed::{Compute, Operation, ReduceKind, ValueId};
 
-use super::{Elements, Scope, append, operators};
+use super::{Elements, Reference, Scope, append, operators};
 
 impl Elements {
     /// No elements of a datatype.
@@ -15,10 +15,19 @@ impl Elements {
     }
 }
 
+impl Reference<'_> {
+    /// How many rows a span has.
+    pub(super) fn rows(&self, span: u32, known: &[Option<Rc<Elements>>]) -> usize {
+        match self.cell.joined(span) {
+            Some(joined) => joined.inputs.iter().map(|input| self.rows(*input, known)).sum::<usize>() + joined.rows,
+            None => known[span as usize].as_ref().expect("inputs stand first").len() / self.cell.value(ValueId(span)).elements(),
+        }
+    }
+}
+
 impl Scope<'_> {
-    /// How many rows the span of an input has.
     fn rows(&self, span: u32) -> usize {
-        self.elements(ValueId(span)).len() / self.value(ValueId(span)).elements()
+        self.reference.rows(span, self.known)
     }
 
     /// A row of a value of a span.
@@ -45,7 +54,7 @@ impl Scope<'_> {
     /// An operation that sees whole spans.
     pub(super) fn whole(&self, operation: &Operation) -> Result<Vec<Elements>, RowError> {
         let first = operation.operands[0];
-        let ids = operation.operands.iter().chain(&operation.results);
+        let ids = operation.results.iter().chain(&operation.operands);
         let rows = self.rows(ids.copied().find_map(|id| self.value(id).span).expect("a span is seen"));
         let count = self.value(first).elements();
         let floats = |at: usize| self.elements(operation.operands[at]).floats();
@@ -62,6 +71,11 @@ impl Scope<'_> {
             Compute::Repeat => {
                 let positions = (0..rows).flat_map(|_| 0..count);
                 vec![self.elements(first).pick(positions)]
+            }
+            Compute::SpanConcat => {
+                let mut all = vec![Elements::none(self.value(first).datatype)];
+                operation.operands.iter().for_each(|id| append(&mut all, vec![self.elements(*id).clone()]));
+                all
             }
             Compute::SpanGather => {
                 let Elements::Integers(numbers) = self.elements(operation.operands[1]) else { panic!("numbers of rows") };

@@ -18,7 +18,7 @@ use crate::kernels::spans as kernels;
 use crate::memory::Lines;
 use crate::plan::{Refusal, RefusedRow};
 use crate::slices;
-use crate::spans::{Phase, Spans, Taken, Whole, WholeKind};
+use crate::spans::{Phase, RaggedInput, Spans, Taken, Whole, WholeKind};
 use crate::team::Team;
 use crate::worker::transfer::{Ends, Transfer, by_rows, put, zero_inputs};
 use crate::worker::{Active, Clock};
@@ -46,7 +46,7 @@ pub(super) struct SpanMemory {
     /// By ragged input and node: which of `stretches` its rows are.
     ranges: Vec<(usize, usize)>,
     stretches: Vec<Stretch>,
-    /// By ragged input and node, and once more: how many rows nodes before it have.
+    /// By span and node, and once more: how many rows nodes before it have.
     offsets: Vec<usize>,
     nodes: usize,
     /// By value.
@@ -68,13 +68,13 @@ impl SpanMemory {
     }
 
     /// The first of a node's rows among those of all nodes, and how many it has.
-    fn rows(&self, input: usize, node: usize) -> (usize, usize) {
-        let at = input * (self.nodes + 1) + node;
+    fn rows(&self, span: usize, node: usize) -> (usize, usize) {
+        let at = span * (self.nodes + 1) + node;
         (self.offsets[at], self.offsets[at + 1] - self.offsets[at])
     }
 
-    fn total(&self, input: usize) -> usize {
-        self.offsets[input * (self.nodes + 1) + self.nodes]
+    fn total(&self, span: usize) -> usize {
+        self.offsets[span * (self.nodes + 1) + self.nodes]
     }
 
     /// Finds where all spans are.
@@ -118,13 +118,21 @@ impl SpanMemory {
             }
             self.offsets.push(rows);
         }
+        for joined in &spans.joined {
+            let mut rows = 0;
+            for node in 0..self.nodes {
+                self.offsets.push(rows);
+                rows += joined.rows + joined.inputs.iter().map(|input| self.rows(*input as usize, node).1).sum::<usize>();
+            }
+            self.offsets.push(rows);
+        }
     }
 
     /// Makes room for what phases give.
     fn reserve(&mut self, spans: &Spans) {
         self.kept.resize_with(self.kept.len().max(spans.values.len()), Lines::default);
         for (number, value) in spans.values.iter().enumerate() {
-            let rows = value.span.map_or(self.nodes, |input| self.total(input));
+            let rows = value.span.map_or(self.nodes, |span| self.total(span));
             self.kept[number].reserve(rows * value.row_bytes);
         }
     }
@@ -133,11 +141,21 @@ impl SpanMemory {
 /// A copy of rows, one behind the other.
 fn aligned(stretch: Stretch, row_bytes: usize) -> Lines {
     let mut copy = Lines::zeroed(stretch.rows * row_bytes);
-    for row in 0..stretch.rows {
-        // SAFETY: the stretch has this row, and there is room for it.
-        unsafe { std::ptr::copy_nonoverlapping(stretch.row(row), copy.pointer_mut().add(row * row_bytes), row_bytes) };
-    }
+    // SAFETY: the copy is as large as the rows.
+    unsafe { copy_rows(stretch, row_bytes, copy.pointer_mut()) };
     copy
+}
+
+/// Copies rows of so many bytes, one behind the other.
+///
+/// # Safety
+/// The rows are there, and room for them is nobody else's.
+unsafe fn copy_rows(stretch: Stretch, bytes: usize, into: *mut u8) {
+    let (pieces, piece) = if stretch.stride == bytes { (1, stretch.rows * bytes) } else { (stretch.rows, bytes) };
+    for row in 0..pieces {
+        // SAFETY: the caller's promise. Rows without a gap are one piece.
+        unsafe { std::ptr::copy_nonoverlapping(stretch.row(row), into.add(row * piece), piece) };
+    }
 }
 
 /// A pointer that threads share, each of which writes rows of its own.
@@ -161,12 +179,11 @@ impl Spans {
         let (row, mut bytes) = (self.row_bytes(threads) as u64, 0_u64);
         let fits = |active: &&Active| {
             let lane = ends.lane(active).filter(|_| !active.is_padding);
-            let rows = |input: &crate::spans::RaggedInput| match lane.map(|lane| lane.input(input.input as usize, active.row.step)) {
+            let rows = |input: &RaggedInput| match lane.map(|lane| lane.input(input.input as usize, active.row.step)) {
                 Some(InputRef::Span(span)) => u64::from(span.rows()),
                 _ => 0,
             };
-            let first_of_kind = self.inputs.iter().enumerate().filter(|(position, input)| input.like == *position);
-            bytes += row * first_of_kind.map(|(_, input)| rows(input)).sum::<u64>();
+            bytes += row * self.rows(rows);
             bytes <= WORKING_BYTES
         };
         batch.iter().take_while(fits).count().max(1)
@@ -186,7 +203,7 @@ impl Ahead {
         for phase in &spans.phases {
             match phase {
                 Phase::Rows { span: None, body, gives } => self.run_nodes((spans, body, gives), nodes, team, clock),
-                Phase::Rows { span: Some(input), body, gives } => self.run_rows((spans, body, gives), *input, team, clock),
+                Phase::Rows { span: Some(span), body, gives } => self.run_rows((spans, body, gives), *span, team, clock),
                 Phase::Whole(whole) => self.run_whole((spans, whole), team),
             }
             slices::point();
@@ -233,9 +250,9 @@ impl Ahead {
         gives.iter().for_each(|value| self.give(spans, *value as usize));
     }
 
-    /// A phase over all rows of the spans of an input.
-    fn run_rows(&mut self, (spans, body, gives): (&Spans, &Body, &[u32]), input: usize, team: &mut Team, clock: &mut Clock<'_>) {
-        let total = self.spans.total(input);
+    /// A phase over all rows of a span of all nodes.
+    fn run_rows(&mut self, (spans, body, gives): (&Spans, &Body, &[u32]), span: usize, team: &mut Team, clock: &mut Clock<'_>) {
+        let total = self.spans.total(span);
         let part = total.div_ceil(body.plan.parts(total, team.size())).max(1);
         let position = |own: u32| spans.inputs.iter().position(|input| input.input == own);
         for first in (0..total).step_by(part) {
@@ -243,14 +260,14 @@ impl Ahead {
             let memory = self.frame.prepare(&body.plan, rows, team.size());
             let places = &self.spans;
             let node_of = |row: usize| {
-                let own = &places.offsets[input * (places.nodes + 1)..][..places.nodes];
+                let own = &places.offsets[span * (places.nodes + 1)..][..places.nodes];
                 own.partition_point(|offset| *offset <= row) - 1
             };
             let moved = body.plan.inputs.iter().map(|input| input.bytes).sum();
             by_rows(team, rows, moved, &|range| {
                 for row in range {
                     let node = node_of(first + row);
-                    let (begin, _) = places.rows(input, node);
+                    let (begin, _) = places.rows(span, node);
                     for (feed, into) in body.feeds.iter().zip(&body.plan.inputs) {
                         let from = match feed {
                             Feed::Own(own) => {
@@ -287,6 +304,7 @@ impl Ahead {
     /// An operation that sees whole spans.
     fn run_whole(&mut self, (spans, whole): (&Spans, &Whole), team: &mut Team) {
         match &whole.kind {
+            WholeKind::Concat => self.concat((spans, whole), team),
             WholeKind::Repeat(bytes) => self.repeat(whole, *bytes, team),
             WholeKind::Gather { bytes, count } => self.pick((spans, whole), (*bytes, *count), team),
             WholeKind::Span { .. } => self.run_span((spans, whole), team),
@@ -295,6 +313,30 @@ impl Ahead {
         for value in whole.results.iter().flatten().filter(|value| spans.values[**value].span.is_none()) {
             self.give(spans, *value);
         }
+    }
+
+    fn concat(&mut self, (spans, whole): (&Spans, &Whole), team: &mut Team) {
+        let &[Some(into)] = &whole.results[..] else { return };
+        let bytes = spans.values[into].row_bytes;
+        let into = Rows(self.spans.kept[into].pointer_mut());
+        let places = &self.spans;
+        by_rows(team, places.nodes, bytes * places.total(whole.span) / places.nodes.max(1), &|range| {
+            for node in range {
+                let mut at = places.rows(whole.span, node).0 * bytes;
+                for taken in &whole.operands {
+                    // Rows of a node lie in one row of the operand.
+                    let bytes = match taken {
+                        Taken::Input(input) => spans.inputs[*input].row_bytes,
+                        Taken::Value(value) => spans.values[*value].row_bytes,
+                    };
+                    for stretch in places.operand(spans, *taken, node, &mut [Stretch::NONE; 1]) {
+                        // SAFETY: the result has room for all rows of its operands, and this node's are nobody else's.
+                        unsafe { copy_rows(*stretch, bytes, into.at(at)) };
+                        at += stretch.rows * bytes;
+                    }
+                }
+            }
+        });
     }
 
     fn repeat(&mut self, whole: &Whole, bytes: usize, team: &mut Team) {
@@ -321,7 +363,7 @@ impl Ahead {
         by_rows(team, places.nodes, bytes * count, &|range| {
             for node in range {
                 let mut room = [Stretch::NONE; 1];
-                let stretches = places.operand((spans, whole.span), of, node, &mut room);
+                let stretches = places.operand(spans, of, node, &mut room);
                 let rows: usize = stretches.iter().map(|stretch| stretch.rows).sum();
                 for at in node * count..(node + 1) * count {
                     // SAFETY: each node has so many numbers, which nobody writes meanwhile.
@@ -371,8 +413,8 @@ impl Ahead {
                     .map(|(rows, bytes, is_of_span)| rows.at(if is_of_span { begin } else { node } * bytes))
             };
             let (mut a, mut b) = ([Stretch::NONE; 1], [Stretch::NONE; 1]);
-            let a = places.operand((spans, span), whole.operands[0], node, &mut a);
-            let b = whole.operands.get(1).map_or(&[][..], |taken| places.operand((spans, span), *taken, node, &mut b));
+            let a = places.operand(spans, whole.operands[0], node, &mut a);
+            let b = whole.operands.get(1).map_or(&[][..], |taken| places.operand(spans, *taken, node, &mut b));
             let y = into(0).unwrap_or_else(|| apart.at(op.rows_least().max(1) * width * size_of::<u64>() * thread));
             let node = kernels::Node { op, a, width, b, columns, y, places: into(1).unwrap_or(std::ptr::null_mut()).cast() };
             // SAFETY: operands are there, results are this node's, and the kernel was chosen for this processor.
@@ -422,8 +464,7 @@ impl Ahead {
             // Nodes stand in the order of their spans' lengths.
             let longest = order[nodes.start + (first + lanes - 1) / per_node];
             let (mut k, mut v, mut m) = ([Stretch::NONE; 1], [Stretch::NONE; 1], [Stretch::NONE; 1]);
-            let of =
-                |taken: Option<&Taken>, room| taken.map_or(&[][..], |taken| places.operand((spans, whole.span), *taken, longest, room));
+            let of = |taken: Option<&Taken>, room| taken.map_or(&[][..], |taken| places.operand(spans, *taken, longest, room));
             let (keys, values, masks) = (of(operands.first(), &mut k), of(operands.get(1), &mut v), of(operands.get(2), &mut m));
             let (mut moved_keys, mut moved_values) = (Vec::new(), Vec::new());
             let keys = moved(keys, key_head * head.depth, &mut moved_keys);
@@ -481,12 +522,12 @@ impl Stretch {
 
 impl SpanMemory {
     /// The rows of an operand at a node; of one that is of nodes, its row.
-    fn operand<'a>(&'a self, (spans, span): (&Spans, usize), taken: Taken, node: usize, room: &'a mut [Stretch; 1]) -> &'a [Stretch] {
+    fn operand<'a>(&'a self, spans: &Spans, taken: Taken, node: usize, room: &'a mut [Stretch; 1]) -> &'a [Stretch] {
         match taken {
             Taken::Input(input) => self.stretches(input, node),
             Taken::Value(value) => {
                 let kept = spans.values[value];
-                let (first, rows) = if kept.span.is_some() { self.rows(span, node) } else { (node, 1) };
+                let (first, rows) = kept.span.map_or((node, 1), |span| self.rows(span, node));
                 room[0] = Stretch { at: self.kept[value].pointer().wrapping_add(first * kept.row_bytes), stride: kept.row_bytes, rows };
                 room
             }
@@ -494,9 +535,9 @@ impl SpanMemory {
     }
 
     /// Whether the shorter of two nodes' spans is the beginning of the longer one.
-    fn begin_alike(&self, (spans, span): (&Spans, usize), taken: Taken, (one, other): (usize, usize)) -> bool {
+    fn begin_alike(&self, spans: &Spans, taken: Taken, (one, other): (usize, usize)) -> bool {
         let (mut a, mut b) = ([Stretch::NONE; 1], [Stretch::NONE; 1]);
-        let (a, b) = (self.operand((spans, span), taken, one, &mut a), self.operand((spans, span), taken, other, &mut b));
+        let (a, b) = (self.operand(spans, taken, one, &mut a), self.operand(spans, taken, other, &mut b));
         let Some(last) = a.len().min(b.len()).checked_sub(1) else { return true };
         let (x, y) = (a[last], b[last]);
         let ends = match x.rows.cmp(&y.rows) {
@@ -512,11 +553,11 @@ impl SpanMemory {
     fn groups(&self, (spans, span): (&Spans, usize), operands: &[Taken]) -> (Vec<usize>, Vec<usize>) {
         let begins = |node: usize, taken: &Taken| {
             let mut room = [Stretch::NONE; 1];
-            self.operand((spans, span), *taken, node, &mut room).first().map_or(std::ptr::null(), |first| first.at)
+            self.operand(spans, *taken, node, &mut room).first().map_or(std::ptr::null(), |first| first.at)
         };
         let mut order: Vec<usize> = (0..self.nodes).collect();
         order.sort_by_key(|node| (operands.first().map(|taken| begins(*node, taken)), self.rows(span, *node).1));
-        let is_alike = |one: usize, other: usize| operands.iter().all(|taken| self.begin_alike((spans, span), *taken, (one, other)));
+        let is_alike = |one: usize, other: usize| operands.iter().all(|taken| self.begin_alike(spans, *taken, (one, other)));
         let mut ends = Vec::new();
         for at in 1..order.len() {
             if !is_alike(order[at - 1], order[at]) {

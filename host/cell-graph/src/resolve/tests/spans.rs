@@ -4,7 +4,7 @@ use super::{cell, int, ints, op, port, resolve};
 use crate::cell::{AttributeValue, Operator, Port};
 use crate::datatype::Datatype::{self, Bool, Fp32, Int64};
 use crate::hoist::{self, Feed, Phase};
-use crate::typed::{BinaryKind, Compute, Operation, ReduceKind, TypedCell};
+use crate::typed::{BinaryKind, Compute, JoinedSpan, Operation, ReduceKind, TypedCell, UnaryKind};
 
 /// Beside the inputs of other tests: ragged `r`, `t` FP32 [4] and `d` BOOL [], `p` INT64 []; of nodes `q` FP32 [1, 4], `k` FP32 [4, 2].
 fn ragged(operators: Vec<Operator>, outputs: Vec<Port>) -> Result<TypedCell, String> {
@@ -114,6 +114,47 @@ fn inputs_that_meet_have_as_many_rows() {
     assert_ne!(met.key, apart.key);
 }
 
+fn concat(of: &str, name: &str) -> Operator {
+    op(&format!("Concat {of} -> {name}"), &[("axis", int(1))])
+}
+
+fn joined(inputs: &[u32], rows: usize) -> JoinedSpan {
+    JoinedSpan { inputs: inputs.to_vec(), rows }
+}
+
+#[test]
+fn spans_are_joined() {
+    let of = |operators: &[Operator], shape: &[u32]| ragged(operators.to_vec(), vec![port("y", Fp32, shape)]).unwrap();
+    let both = of(&[concat("r t", "v"), op("Tanh v -> z", &[]), sum("z")], &[4]);
+    let wanted = [Compute::SpanConcat, Compute::Unary(UnaryKind::Tanh), Compute::SpanReduce(ReduceKind::Sum)];
+    assert_eq!(computes(&both), wanted);
+    // There are 13 inputs; `r` is 7, `t` is 8.
+    assert_eq!((both.spans[7..9].to_vec(), &both.joined[..]), (vec![Some(7), Some(8)], &[joined(&[7, 8], 0)][..]));
+    assert!(both.operations[..2].iter().all(|operation| both.value(operation.results[0]).span == Some(13)));
+    assert_eq!(both.span_elements, 4 + 4 + 1 + 1 + 2 * (4 + 4), "a joined span has the rows of both");
+    assert_eq!(both.flops, 2 * 4 + 2 * 4);
+    assert_eq!(computes(&of(&[concat("r", "v"), sum("v")], &[4])), [Compute::SpanReduce(ReduceKind::Sum)], "one is not joined");
+    // What stands in its place has as many rows.
+    let cached = of(&[concat("r q", "k1"), concat("t q", "v1"), op("Attention q k1 v1 -> y", &heads(1, 1))], &[1, 4]);
+    assert_eq!((cached.spans[8], &cached.joined[..]), (Some(7), &[joined(&[7], 1)][..]));
+    assert!(cached.operations[..2].iter().all(|operation| cached.value(operation.results[0]).span == Some(13)));
+    // What both have does not matter, nor does the order in which sums are made.
+    let added = |parts: [&str; 3]| {
+        of(&[concat(parts[0], "v"), concat(parts[1], "z"), concat(parts[2], "e"), op("Add v e -> s1", &[]), sum("s1")], &[4])
+    };
+    let nested = added(["r q t", "q r", "t z"]);
+    assert_eq!((nested.spans[7], nested.spans[8]), (Some(7), Some(8)));
+    assert_eq!(nested.joined, [joined(&[7, 8], 1), joined(&[7], 1)]);
+    // What no output needs has no number.
+    let dead = of(&[concat("t q r", "d1"), concat("r t", "v"), op("Tanh v -> z", &[]), sum("z")], &[4]);
+    assert_eq!((dead.key, dead.joined), (both.key, both.joined));
+    // The ragged axis may stand elsewhere.
+    let turned = [op("Transpose r -> rt", &[("perm", ints(&[0, 2, 1]))]), op("Reshape q -> qt", &[("shape", ints(&[0, 4, 1]))])];
+    let last = op("Concat qt rt -> v", &[("axis", int(-1))]);
+    let turned = of(&[&turned[..], &[last, op("ReduceSum v -> y", &[("axes", ints(&[2])), ("keepdims", int(0))])]].concat(), &[4]);
+    assert_eq!(turned.joined, [joined(&[7], 1)]);
+}
+
 #[test]
 fn refusals() {
     let refused = |operators: &[Operator]| ragged(operators.to_vec(), vec![port("y", Fp32, &[4])]).unwrap_err();
@@ -145,6 +186,33 @@ fn refusals() {
             "operator 0 (GatherND of `r`, `n`): input 1 has the shape [N], but indices are [N, .., 1]",
         ),
         (vec![op("Concat r q -> y", &[("axis", int(2))])], "operator 0 (Concat of `r`, `q`): input 1 must be ragged"),
+        (
+            vec![concat("r t", "v"), op("Add v r -> y", &[])],
+            "operator 1 (Add of `v`, `r`): its inputs join different spans, so that they need not have as many rows as one another",
+        ),
+        (
+            vec![concat("r q", "v"), concat("t m", "z"), op("Add v z -> y", &[])],
+            "operator 2 (Add of `v`, `z`): its inputs join different spans, so that they need not have as many rows as one another",
+        ),
+        (
+            vec![concat("r c4", "y")],
+            "operator 0 (Concat of `r`, `c4`): its data input is a constant, which has no row for each node, and rows of a batch must stay \
+             independent",
+        ),
+        (vec![concat("x r", "y")], "operator 0 (Concat of `x`, `r`): shapes [N, ragged, 4] and [N, 4] do not fit together"),
+        (
+            vec![concat("r d", "y")],
+            "operator 0 (Concat of `r`, `d`): its inputs are FP32 and BOOL, but must be of one datatype (Cast converts)",
+        ),
+        (vec![turned.clone(), concat("r rt", "y")], "operator 1 (Concat of `r`, `rt`): its inputs are ragged along different axes"),
+        (
+            vec![turned.clone(), op("Concat rt k -> y", &[("axis", int(2))])],
+            "operator 1 (Concat of `rt`, `k`): axis 2 is ragged, and of a node one row alone joins it there: move it to axis 1 for more",
+        ),
+        (
+            vec![concat("r r r r", "v"), concat("v v v v", "z"), concat("z r", "y")],
+            "operator 2 (Concat of `z`, `r`): it has 17 spans in a concatenation, more than the limit of 16",
+        ),
         (vec![op("CumSum m -> y", &[("axis", int(1))])], "operator 0 (CumSum of `m`): it sums along a ragged axis only"),
         (vec![op("Transpose m -> y", &[("perm", ints(&[0, 2, 1]))])], "operator 0 (Transpose of `m`): input 0 must be ragged"),
         (
@@ -172,6 +240,11 @@ fn refusals() {
         let given = refused(&operators);
         assert!(given.ends_with(wanted), "{given}\n{wanted}");
     }
+    // 45 rows of every node count like a row of 180 elements, in the concatenation and in each value after it.
+    let mut many = vec![concat(&format!("r{}", " m".repeat(15)), "v0")];
+    many.extend((0..22).map(|at| op(&format!("Neg v{at} -> v{}", at + 1), &[])));
+    let given = refused(&many);
+    assert!(given.contains("elements in the values of a row, more than the limit of 4000"), "{given}");
 }
 
 /// Where each phase's rows are, or what sees a whole span.
@@ -201,6 +274,12 @@ fn a_cell_is_cut_where_spans_are_seen() {
     let typed = ragged(operators, vec![port("last", Fp32, &[4])]).unwrap();
     let wanted = ["None: Reshape", "Repeat", "Some(7): Binary(Add) Unary(Tanh)", "SpanReduce(Sum)", "Unary(Relu)"];
     assert_eq!(phases(&typed), wanted);
+    let joined = ragged(vec![concat("r q t", "v"), op("Tanh v -> z", &[]), sum("z")], vec![port("y", Fp32, &[4])]).unwrap();
+    assert_eq!(phases(&joined), ["None: ", "SpanConcat", "Some(13): Unary(Tanh)", "SpanReduce(Sum)", ""]);
+    let cut = hoist::by_span(&joined).unwrap();
+    let Phase::Whole(whole) = &cut.phases[1] else { panic!("{cut:?}") };
+    assert_eq!((whole.span, &whole.operands[..]), (13, &[Feed::Own(7), Feed::Pre(0), Feed::Own(8)][..]));
+    assert_eq!(cut.values.iter().map(|value| value.span).collect::<Vec<_>>(), [None, Some(13), Some(13), None]);
     let attention =
         ragged(vec![op("Attention q r t -> z", &heads(1, 1)), op("Add z q -> y", &[])], vec![port("y", Fp32, &[1, 4])]).unwrap();
     let cut = hoist::by_span(&attention).unwrap();

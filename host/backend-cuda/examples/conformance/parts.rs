@@ -9,7 +9,9 @@ use cellwright_backend_cuda::{CudaOptions, CudaWorker};
 use cellwright_cell_graph::Tensor;
 use cellwright_cell_graph::generate::Rng;
 use cellwright_cell_graph::typed::Precision;
-use cellwright_conformance::{ARENA_SLOTS, Scope, Tolerance, behaviour, cells, denormals, families, hoisting, invariance, operators, spans};
+use cellwright_conformance::{
+    ARENA_SLOTS, Scope, Tolerance, behaviour, cells, denormals, families, hoisting, invariance, operators, spans,
+};
 use serde_json::{Value, json};
 
 use super::figures::done;

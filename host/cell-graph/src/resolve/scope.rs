@@ -197,7 +197,8 @@ impl<'a> Scope<'a> {
         Ok(Span { of, axis: spans.first().map_or(0, |span| span.axis) })
     }
 
-    /// Sees to it that two spans have as many rows: what only one of them is made of is as long as what only the other is.
+    /// Makes two spans have as many rows as each other. Parts that both have cancel. Each other part
+    /// of one must have as many rows as the part of the other that stands in its place.
     fn meet(&mut self, one: u32, other: u32) -> Result<u32, CellFault> {
         let (left, mut right) = (self.parts(one), self.parts(other));
         let mut own = left.inputs;
@@ -233,7 +234,8 @@ impl<'a> Scope<'a> {
         Ok(joined)
     }
 
-    /// Says of each value by which span its rows are counted; gives the same for each input, and what joined spans are made of.
+    /// Says of each value by which span its rows are counted. Gives the same for each input, and what
+    /// joined spans are made of.
     pub(super) fn settle_spans(&mut self) -> (Vec<Option<u32>>, Vec<JoinedSpan>) {
         for id in 0..self.values.len() {
             self.values[id].span = self.values[id].span.map(|of| self.first_like(of));

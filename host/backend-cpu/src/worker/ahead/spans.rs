@@ -330,7 +330,7 @@ impl Ahead {
                         Taken::Value(value) => spans.values[*value].row_bytes,
                     };
                     for stretch in places.operand(spans, *taken, node, &mut [Stretch::NONE; 1]) {
-                        // SAFETY: the result has room for all rows of its operands, and this node's are nobody else's.
+                        // SAFETY: the result has room for these rows, and no other node writes there.
                         unsafe { copy_rows(*stretch, bytes, into.at(at)) };
                         at += stretch.rows * bytes;
                     }

@@ -240,7 +240,7 @@ fn refusals() {
         let given = refused(&operators);
         assert!(given.ends_with(wanted), "{given}\n{wanted}");
     }
-    // 45 rows of every node count like a row of 180 elements, in the concatenation and in each value after it.
+    // 45 rows of every node count as 180 elements, in the concatenation and each value after it.
     let mut many = vec![concat(&format!("r{}", " m".repeat(15)), "v0")];
     many.extend((0..22).map(|at| op(&format!("Neg v{at} -> v{}", at + 1), &[])));
     let given = refused(&many);

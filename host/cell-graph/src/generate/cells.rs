@@ -46,7 +46,8 @@ pub struct Cells {
     pub internal: u32,
     /// Three states, two rows of `x` and h → h.
     pub window: u32,
-    /// Any number of states and of rows of `x`, and h → h. Only models with spans have it.
+    /// Any number of states, and h behind them, and of rows of `x`, and h → h. Only models with
+    /// spans have it.
     pub span: u32,
 }
 
@@ -282,7 +283,8 @@ fn span(ModelShape { width, hidden, .. }: ModelShape) -> Cell {
         operator("Unsqueeze", &["h"], &["q"], &[("axes", AttributeValue::Ints(vec![1]))]),
         operator("Attention", &["q", "states", "states"], &["a"], &heads),
         operator("Squeeze", &["a"], &["seen"], &[("axes", AttributeValue::Ints(vec![1]))]),
-        operator("Tanh", &["states"], &["t"], &[]),
+        operator("Concat", &["states", "q"], &["held"], &along(1)),
+        operator("Tanh", &["held"], &["t"], &[]),
         over("ReduceSum", "t", "total"),
         over("ReduceSum", "rows", "sum"),
         operator("Concat", &["seen", "total", "sum", "h"], &["all"], &along(1)),

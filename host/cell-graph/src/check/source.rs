@@ -278,9 +278,10 @@ impl<'a> Reader<'_, 'a, '_> {
                 if span.count.is_none() && at.stride == 0 && span.every == 1 {
                     at.first = at.first.max(-least);
                 }
-                if span.count.is_none() && self.least(at).1 >= -least {
+                if self.port.ragged {
                     // The number of rows is known here. The scheduler does not see tensors.
-                    count = count.min(u32::try_from(end.saturating_sub(self.least(at).1).max(0)).unwrap_or(u32::MAX));
+                    let most = end.saturating_sub(self.least(at).1).max(0).unsigned_abs().div_ceil(span.every.into());
+                    count = count.min(u32::try_from(most).unwrap_or(u32::MAX));
                 }
                 (RunOf::Tensor(number), at, rows.saturating_add(before))
             }

@@ -150,6 +150,21 @@ fn what_reads_a_row_has_read_it_before_its_place_is_taken() {
     assert!([0, 1].iter().all(|chain| depends.contains(&Dependency::End { chain: *chain })), "{depends:?}");
 }
 
+/// The scheduler counts rows of spans, and does not see tensors.
+#[test]
+fn a_span_has_no_rows_behind_the_last_of_its_tensor() {
+    let rows = |first, every, count| {
+        let mut chain = span(CELLS.span, (SpanOf::Chain(of(0)), 0, None), (SpanOf::Tensor(0), first, count));
+        let Source::Many(spans) = &mut chain.stages[0].inputs[1] else { panic!("rows of a tensor") };
+        spans[0].every = every;
+        let growth = Growth { chains: vec![lstm(4, 0, None), chain], ..Growth::default() };
+        let growth = Unfolding::new(model(), GraphLimits::default()).grow(growth, 0, &tensors(1)).unwrap();
+        growth.chains[1].stages[0].inputs[1].source.runs()[0].rows(0, (0, i64::MAX >> 1))
+    };
+    assert_eq!([rows(0, 1, None), rows(-1, 1, None), rows(2, 1, Some(9)), rows(9, 1, None)], [4, 4, 2, 0]);
+    assert_eq!([rows(0, 2, None), rows(-1, 2, None), rows(1, 2, Some(9)), rows(0, 3, Some(1))], [2, 2, 2, 1]);
+}
+
 #[test]
 fn what_cannot_go_on_is_refused() {
     let said = |growth: Growth| begun().grow(growth, 0, &tensors(2)).unwrap_err().to_string();

@@ -5,6 +5,8 @@
 //! until the copy is complete. Its ready nodes then become ready again. Its subgraphs keep their
 //! places in the queues, except those of one node.
 
+use std::cmp::Reverse;
+
 use crate::command::{Move, Placement};
 use crate::core::Core;
 use crate::core::lane::{Lane, NO_LANE, NO_SLOT, Progress};
@@ -69,12 +71,14 @@ impl Core {
         let Some(block) = self.take_block(to, old.map_or(0, |block| block.slots.get())) else { return };
         self.park(id);
         self.settle_in(id, to, block);
-        let renamed = self.rename_lanes(id, to, old, block);
+        let mut renamed = self.rename_lanes(id, to, old, block);
         self.place_anew(id);
         let first = self.out.copies.len();
+        // Stages of a series have the same slots, and others may share some. The longest copy goes
+        // first: it covers those that begin where it begins.
+        renamed.sort_by_key(|(_, after)| Reverse(self.slots_of(*after)));
         for (before, after) in &renamed {
             let (source, place, slots) = (self.lane(*before), self.lane(*after), self.slots_of(*after));
-            // Stages of a series have the same slots, and others may share some.
             let is_copied = || self.out.copies[first..].iter().any(|(slot, _, count)| *slot == source.slot && *count >= slots);
             if slots > 0 && (has_values(place) || self.goes_on_from(*after)) && !is_copied() {
                 self.out.copies.push((source.slot, place.slot, slots));

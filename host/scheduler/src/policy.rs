@@ -160,7 +160,8 @@ pub(crate) enum Pick {
         /// Only nodes that no other worker may run.
         own: bool,
     },
-    /// Run these nodes as one task. All are ready, and of requests that were taken for the worker.
+    /// Run these nodes as one task. All are ready, fit in a task ([`View::fitting`]), and are of
+    /// requests that were taken for the worker.
     Run(CellTypeId, Vec<Row>),
     /// Take requests that are offered in the worker's domain.
     Take(Vec<RequestId>),
@@ -178,7 +179,7 @@ pub enum Fault {
     Empty,
     #[error("it picked a type that the model does not have")]
     Type,
-    #[error("it picked more rows than a batch of the type may have")]
+    #[error("it picked more rows, or rows with longer spans, than a batch of the type may have")]
     TooMany,
     #[error("it picked a node that does not exist, or that is of another model or type, or that the worker may not run")]
     Foreign,

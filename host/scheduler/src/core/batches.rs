@@ -175,11 +175,25 @@ impl Core {
         }
     }
 
-    /// Rows that a node sees in its spans: those of the ragged input that sees most.
+    /// Checks row by row whether a task that reads at most so many rows of spans has room for the
+    /// row. It has room for the first row and for rows without spans.
+    pub(super) fn fits(&self, most: u64) -> impl FnMut(&Row) -> bool {
+        let mut seen = None;
+        move |row| {
+            if most == u64::MAX {
+                return true;
+            }
+            let before = seen.replace(seen.unwrap_or(0) + self.rows_seen(*row));
+            before.is_none() || seen <= Some(most)
+        }
+    }
+
+    /// Rows that a node sees in its spans: those of the ragged input that sees most. Padding sees
+    /// none.
     fn rows_seen(&self, row: Row) -> u64 {
         let place = self.lane(row.lane);
         let request = self.request(place.request);
-        let Some((_, _, stage)) = Self::stage_of(request, place) else { return 0 };
+        let Some((_, _, stage)) = Self::stage_of(request, place).filter(|_| row.step < place.limit) else { return 0 };
         let of_run = |run: &Run| {
             let ends = match run.of {
                 // Rows of earlier tensors are not known here.

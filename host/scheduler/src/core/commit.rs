@@ -78,14 +78,14 @@ impl Core {
     }
 
     fn check_rows(&self, model: ModelId, worker: WorkerId, cell_type: CellTypeId, rows: &[Row]) -> Result<(), Fault> {
-        let most = self.model(model).types.iter().find(|one| one.cell_type == cell_type).ok_or(Fault::Type)?.batch.max;
+        let known = self.model(model).types.iter().find(|one| one.cell_type == cell_type).ok_or(Fault::Type)?;
         if rows.is_empty() {
             return Err(Fault::Empty);
         }
-        if rows.len() > most as usize {
+        rows.iter().try_for_each(|row| self.check_row(model, worker, cell_type, *row))?;
+        if rows.len() > known.batch.max as usize || !rows.iter().all(self.fits(known.span_rows)) {
             return Err(Fault::TooMany);
         }
-        rows.iter().try_for_each(|row| self.check_row(model, worker, cell_type, *row))?;
         if are_distinct(rows) { Ok(()) } else { Err(Fault::Twice) }
     }
 

@@ -6,7 +6,7 @@ use crate::command::Row;
 use crate::config::Config;
 use crate::core::Core;
 use crate::core::fleet::{Model, ModelType, Worker};
-use crate::core::lane::Status;
+use crate::core::lane::{Progress, Status};
 use crate::core::offers::Member;
 use crate::core::queues::{Key, TypeQueue};
 use crate::core::request::{Chain, Request};
@@ -90,6 +90,21 @@ impl<'a> View<'a> {
     /// All ready nodes of a type that a worker may run, in the queue's order.
     pub(crate) fn ready_nodes(self, cell_type: CellTypeId, worker: WorkerId) -> impl Iterator<Item = Row> + use<'a> {
         self.core.ready_for(worker, cell_type)
+    }
+
+    /// Checks row by row whether a task of a type may read the row's spans, too.
+    pub(crate) fn fits(self, cell_type: CellTypeId) -> impl FnMut(&Row) -> bool {
+        self.core.fits(self.type_of(cell_type).map_or(u64::MAX, |known| known.span_rows))
+    }
+
+    /// How many of these rows, from the first on, may be one task.
+    pub(crate) fn fitting(self, cell_type: CellTypeId, rows: &[Row]) -> usize {
+        rows.iter().copied().take_while(self.fits(cell_type)).count()
+    }
+
+    /// Whether a node was submitted. Its stage runs step by step.
+    pub(crate) fn is_submitted(self, node: Row) -> bool {
+        matches!(&self.core.lane(node.lane).progress, Progress::Front(front) if node.step < front.queued)
     }
 
     /// Whether a worker may run a node now.

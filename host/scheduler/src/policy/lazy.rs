@@ -195,13 +195,17 @@ impl LazyBatching {
         let table = self.tables.get_mut(&worker)?;
         let node = table.riders.iter().filter_map(|rider| rider.node(view)).min()?;
         let most = view.type_of(node.cell_type).map_or(1, |known| known.batch.max as usize);
-        let mut rows: Vec<Row> = Vec::new();
+        let (mut fits, mut rows) = (view.fits(node.cell_type), Vec::new());
         for rider in &mut table.riders {
             if rows.len() >= most || rider.node(view) != Some(node) {
                 continue;
             }
             let Some(chain) = rider.chain_in(view) else { continue };
-            rows.push(Row { lane: chain.lane(rider.stage), step: rider.step });
+            let row = Row { lane: chain.lane(rider.stage), step: rider.step };
+            if !fits(&row) {
+                break;
+            }
+            rows.push(row);
             rider.left_ns = rider.left_ns.saturating_sub(slack::node_ns(view, node.cell_type));
             (rider.stage, rider.step, rider.checked) = if rider.stage + 1 < chain.stages() {
                 (rider.stage + 1, rider.step, true)

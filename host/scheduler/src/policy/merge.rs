@@ -147,13 +147,14 @@ impl Set {
     fn next_task(&mut self, view: View<'_>, worker: WorkerId) -> Option<Pick> {
         while let Some((cell_type, mut rows)) = self.level.pop() {
             let most = view.type_of(cell_type).map_or(1, |known| known.batch.max as usize);
-            let rest = rows.split_off(rows.len().min(most));
-            if !rest.is_empty() {
-                self.level.push((cell_type, rest));
-            }
+            let mut rest = rows.split_off(rows.len().min(most));
             // Since the level began, requests may have failed, and rows may have joined other
             // models' tasks.
             rows.retain(|row| view.is_ready(*row, worker) && view.request_of(row.lane).taken() == Some(worker));
+            rest.splice(..0, rows.split_off(view.fitting(cell_type, &rows)));
+            if !rest.is_empty() {
+                self.level.push((cell_type, rest));
+            }
             if !rows.is_empty() {
                 return Some(Pick::Run(cell_type, rows));
             }

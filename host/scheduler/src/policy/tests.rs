@@ -146,7 +146,8 @@ impl Random {
         let offered = || self.offered.iter().copied().filter(|request| view.request(*request).model == view.model_id());
         let is_own = |row: &Row| view.request_of(row.lane).taken() == Some(worker) && view.request_of(row.lane).model == view.model_id();
         for known in view.types().iter().filter(|_| self.takes == Takes::Requests) {
-            let rows: Vec<Row> = view.ready_nodes(known.cell_type, worker).filter(is_own).take(known.batch.max as usize).collect();
+            let mut rows: Vec<Row> = view.ready_nodes(known.cell_type, worker).filter(is_own).take(known.batch.max as usize).collect();
+            rows.truncate(view.fitting(known.cell_type, &rows));
             if !rows.is_empty() {
                 return Some(Pick::Run(known.cell_type, rows));
             }

@@ -139,6 +139,8 @@ pub(super) struct Batch {
     /// Whether it was looked at which steps the current chain names; if it may stop by itself, the
     /// current step.
     checked: bool,
+    /// Some rows of the current node were submitted. The others did not fit in the task.
+    cut: bool,
 }
 
 /// What a batch does next.
@@ -169,18 +171,19 @@ impl Batch {
         };
         let stages = graph.chains.iter().map(|chain| chain.stages.len() as u32).collect();
         let stops = graph.chains.iter().map(|chain| chain.stop.is_some()).collect();
-        Some(Self { members, padded, stages, stops, chain: 0, step: 0, stage: 0, checked: false })
+        Some(Self { members, padded, stages, stops, chain: 0, step: 0, stage: 0, checked: false, cut: false })
     }
 
     /// A batch like it of other requests, of which nothing was submitted.
     pub(super) fn begin_again(&self, members: Vec<Member>) -> Self {
-        Self { members, chain: 0, step: 0, stage: 0, checked: false, ..self.clone() }
+        Self { members, chain: 0, step: 0, stage: 0, checked: false, cut: false, ..self.clone() }
     }
 
     /// Takes in the requests of a batch that is as far.
     pub(super) fn join(&mut self, other: Self) {
         self.members.extend(other.members);
         self.checked &= other.checked;
+        self.cut |= other.cut;
     }
 
     /// Leaves the second half of its requests where it is, and goes on with the first.
@@ -227,10 +230,17 @@ impl Batch {
                 Next::Task => {}
                 nothing => return Err(nothing),
             }
-            let rows = self.rows(view, worker);
-            self.stage += 1;
-            if let Some(first) = rows.first() {
-                return Ok(Pick::Run(view.cell_type_of(first.lane), rows));
+            let mut rows = self.rows(view, worker);
+            if self.cut {
+                rows.retain(|row| !view.is_submitted(*row));
+            }
+            let cell_type = rows.first().map(|first| view.cell_type_of(first.lane));
+            let fitting = cell_type.map_or(0, |cell_type| view.fitting(cell_type, &rows));
+            self.cut = fitting < rows.len();
+            self.stage += u32::from(!self.cut);
+            rows.truncate(fitting);
+            if let Some(cell_type) = cell_type {
+                return Ok(Pick::Run(cell_type, rows));
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::{Dependency, Grouping, RunOf, Source, UnfoldedChain, UnfoldedStage};
+use cellwright_cell_graph::unfolded::{Dependency, Grouping, Run, RunOf, Source, UnfoldedChain, UnfoldedStage};
 
 /// A node of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,7 +106,7 @@ impl Graph {
                 Dependency::End { chain } => ends.push(*chain),
                 Dependency::Nodes { input } => {
                     let Source::Nodes { stage, of, .. } = &graph.inputs[*input as usize].source else { panic!("named nodes") };
-                    let named = of[node.step as usize];
+                    let Some(named) = of.get(node.step as usize) else { continue };
                     if named.chain < growth.first_chain {
                         ends.push(named.chain);
                     } else {
@@ -131,6 +131,53 @@ impl Graph {
         }
         needs
     }
+
+    /// Nodes whose rows a node sees in its windows and spans. `end` is the number of steps of a chain.
+    pub(crate) fn seen(&self, node: NodeId, end: impl Fn(u32) -> u32) -> Vec<NodeId> {
+        let mut seen = Vec::new();
+        for run in self.stage(node.chain, node.stage).inputs.iter().flat_map(|input| input.source.runs()) {
+            let RunOf::Chain { chain, stage, .. } = run.of else { continue };
+            for number in self.rows(run, node.step, &|chain, _| end(chain)) {
+                let (mut chain, mut number) = (chain, number);
+                while number < 0 {
+                    chain = self.chain(chain).continues.expect("rows before the first are of another chain");
+                    number += i64::from(end(chain));
+                }
+                seen.push(NodeId { chain, stage, step: number as u32 });
+            }
+        }
+        seen
+    }
+
+    /// Rows that a node sees in its spans: those of the ragged input that sees most. `end` is the number of steps of a stage.
+    pub(crate) fn rows_seen(&self, node: NodeId, end: &dyn Fn(u32, u32) -> u32) -> u64 {
+        let rows = |run: &Run| match run.of {
+            RunOf::Chain { .. } => self.rows(run, node.step, end).len() as u64,
+            // Rows of earlier tensors do not count.
+            RunOf::Tensor(_) => {
+                u64::from(run.count).saturating_sub((-first(run, node.step, 0)).max(0).unsigned_abs().div_ceil(run.every.into()))
+            }
+        };
+        let spans = self.stage(node.chain, node.stage).inputs.iter().filter(|input| matches!(input.source, Source::Span(_)));
+        spans.map(|input| input.source.runs().iter().map(rows).sum()).max().unwrap_or(0)
+    }
+
+    /// The numbers of a chain's rows in a run. Those before 0 are of the chains that it continues.
+    fn rows(&self, run: &Run, step: u32, end: &dyn Fn(u32, u32) -> u32) -> Vec<i64> {
+        let RunOf::Chain { chain, stage, .. } = run.of else { return Vec::new() };
+        let (before, end) = (i64::from(self.stage(chain, stage).retention.before()), i64::from(end(chain, stage)));
+        let is_of = |number: &i64| {
+            let behind = number - first(run, step, end);
+            behind >= 0 && behind % i64::from(run.every) == 0 && behind / i64::from(run.every) < i64::from(run.count)
+        };
+        (-before..end).filter(is_of).collect()
+    }
+}
+
+/// The number of a run's first row.
+fn first(run: &Run, step: u32, end: i64) -> i64 {
+    let first = run.at.first + i64::from(step) * i64::from(run.at.stride);
+    if run.at.from_end { end - 1 - first } else { first }
 }
 
 /// Stages that a stage of a chain reads in place: their chains and numbers.

@@ -5,7 +5,6 @@
 //! the same events. Of those who changed domain it sees whether they were the ones to do so.
 
 mod readiness;
-mod spans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use cellwright_scheduler::{
 
 use super::model::{Graph, NodeId};
 
-use readiness::{drop_beyond, ended, whereabouts};
+use readiness::{drop_beyond, ended, rows_seen, whereabouts};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodeState {
@@ -543,7 +542,7 @@ impl Oracle {
             self.models.values().flat_map(|model| &model.cells).find(|cell| cell.cell_type == cell_type).and_then(|cell| cell.spans);
         if let Some(spans) = spans {
             let most = u64::from(spans.rows) * u64::from(spans.batch);
-            while nodes.len() > 1 && nodes.iter().map(|node| self.requests[&node.4].rows_seen(node.5)).sum::<u64>() > most {
+            while nodes.len() > 1 && nodes.iter().map(|node| rows_seen(&self.requests[&node.4], node.5)).sum::<u64>() > most {
                 nodes.pop();
             }
         }

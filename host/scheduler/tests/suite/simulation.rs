@@ -6,6 +6,7 @@ use cellwright_cell_graph::generate::{more_seeds, seeds, try_each};
 use cellwright_scheduler::PolicyKind;
 
 use super::dice::Dice;
+use super::fairness::POLICIES;
 use super::traffic::{Run, Scope, length_aware, scope, stages};
 
 #[test]
@@ -46,6 +47,27 @@ fn every_request_ends_once_in_batches_that_change() {
     });
 }
 
+/// No task reads more rows of spans than it may: the world checks each.
+#[test]
+fn every_request_with_spans_ends_once_under_each_policy() {
+    try_each(seeds(200), |seed| {
+        for policy in POLICIES.into_iter().chain([PolicyKind::Serial]) {
+            let scope = Scope { mixed: false, checked: true, ..scope(seed) };
+            let world = Run::new(seed, scope, |config, _| config.policy = policy).run();
+            assert_eq!(world.finished as usize + world.failed.len(), 12, "{policy:?}");
+        }
+    });
+}
+
+/// Graphs whose stages share slots move to a worker that comes late.
+#[test]
+fn values_in_shared_slots_are_copied_once() {
+    try_each(seeds(500), |seed| {
+        let scope = Scope { faults: false, losses: false, late: true, growths: false, mixed: false, checked: true, ..scope(seed) };
+        Run::new(seed, scope, |config, _| config.policy = PolicyKind::Cellular).run();
+    });
+}
+
 /// Of half the seeds nothing is known of what rows take; of the others some models have cells of which one takes longer than a slice.
 #[test]
 fn every_request_ends_once_where_tasks_are_paused() {
@@ -61,7 +83,8 @@ fn every_request_ends_once_where_tasks_are_paused() {
 /// The traffic must contain what the first test is about.
 #[test]
 fn the_simulation_sees_everything() {
-    let (mut moved, mut copied, mut merged, mut padded, mut ragged, mut scrubbed, mut kinds) = (0, 0, 0, 0, 0, 0, BTreeSet::new());
+    let (mut moved, mut copied, mut merged, mut padded, mut ragged, mut scrubbed, mut seen) = (0, 0, 0, 0, 0, 0, 0);
+    let mut kinds = BTreeSet::new();
     for seed in 0..1000 {
         let world = Run::new(seed, scope(seed), |_, _| {}).run();
         moved += world.moved;
@@ -70,6 +93,7 @@ fn the_simulation_sees_everything() {
         padded += world.padded;
         ragged += world.ragged;
         scrubbed += world.scrubbed;
+        seen += world.seen;
         kinds.extend(
             world
                 .failed
@@ -82,8 +106,9 @@ fn the_simulation_sees_everything() {
         ("copies", copied, 100),
         ("launches of several steps", merged, 100),
         ("rows of padding", padded, 100),
-        ("rows that ended before their launch", ragged, 10),
+        ("rows that ended before their launch", ragged, 5),
         ("scrubs", scrubbed, 100),
+        ("rows of spans", seen, 1000),
     ] {
         assert!(count > least, "only {count} {what}");
     }

@@ -146,6 +146,8 @@ pub(crate) struct Run {
     ranks: u32,
     /// The generator's, with the model its graphs are of.
     checked: Option<(Arc<Model>, Rng)>,
+    /// The growths of the last request: others are like it, so that their graphs are batched.
+    repeated: VecDeque<Arc<UnfoldedGrowth>>,
     /// Models that go or are gone.
     down: Vec<ModelId>,
     /// What sessions still have to say.
@@ -175,8 +177,8 @@ impl Run {
         let late = if scope.late { workers.split_off(1) } else { Vec::new() };
         let world = World::new(config, models, &workers);
         let ranks = if dice.once_in(2) { 1 } else { 3 };
-        let (events, down, sessions) = Default::default();
-        Self { late, ranks, world, dice, events, arrivals: scope.requests, scope, checked, down, sessions }
+        let (events, repeated, down, sessions) = Default::default();
+        Self { late, ranks, world, dice, events, arrivals: scope.requests, scope, checked, repeated, down, sessions }
     }
 
     fn arrive(&mut self) {
@@ -189,12 +191,17 @@ impl Run {
         self.world.deadline = self.dice.once_in(4).then(|| Time(self.world.now.0 + u64::from(self.dice.below(200))));
         let model = *self.dice.pick(&up);
         if let Some((real, rng)) = &mut self.checked {
-            let mut growths = if self.scope.growths && self.dice.once_in(4) {
-                session(real, self.dice.between(1, 4), rng)
-            } else {
-                let (growth, tensors) = generate::growth(real, rng);
-                VecDeque::from([generate::unfold(real, growth, &tensors)])
+            let count = if self.scope.growths { self.dice.between(1, 4) } else { 1 };
+            let mut growths = match self.dice.below(6) {
+                3.. if !self.repeated.is_empty() => self.repeated.clone(),
+                0 if self.scope.growths => session(real, count, rng),
+                1 => {
+                    let (growth, tensors) = generate::growth(real, rng);
+                    VecDeque::from([generate::unfold(real, growth, &tensors)])
+                }
+                _ => wild(real, count, rng),
             };
+            self.repeated.clone_from(&growths);
             let growth = growths.pop_front().expect("a first growth");
             let truth = truth(&mut self.dice, &growth);
             let rank = self.dice.below(self.ranks);
@@ -220,7 +227,9 @@ impl Run {
     fn grow(&mut self, id: RequestId) {
         if let Some(growths) = self.sessions.get_mut(&id) {
             let next = growths.pop_front();
+            let more = next.as_ref().map(|growth| truth(&mut self.dice, growth));
             let request = self.world.requests.get_mut(&id).expect("it is open");
+            request.truth.extend(more.unwrap_or_default());
             request.open = next.as_ref().is_some_and(|growth| growth.next.is_some());
             request.graph.growths.extend(next.clone());
             self.events.push(next.map_or(Event::Close(id), |growth| Event::Grow { request: id, growth }));
@@ -411,6 +420,18 @@ fn session(model: &Arc<Model>, chunks: u32, rng: &mut Rng) -> VecDeque<Arc<Unfol
     let mut unfolding = Unfolding::new(Arc::clone(model), GraphLimits::default());
     let chunks = generate::session(model, chunks, rng).into_iter();
     chunks.map(|chunk| Arc::new(unfolding.grow(chunk.growth, chunk.first_tensor, &chunk.tensors).expect("a valid growth"))).collect()
+}
+
+/// As many growths of a request as are valid, with any cells, windows and spans.
+fn wild(model: &Arc<Model>, count: u32, rng: &mut Rng) -> VecDeque<Arc<UnfoldedGrowth>> {
+    loop {
+        let mut unfolding = Unfolding::new(Arc::clone(model), GraphLimits::default());
+        let (growths, tensors) = generate::wild_growths(model, count, rng);
+        let valid: VecDeque<_> = growths.into_iter().map_while(|growth| unfolding.grow(growth, 0, &tensors).ok()).map(Arc::new).collect();
+        if !valid.is_empty() {
+            return valid;
+        }
+    }
 }
 
 pub(crate) fn scope(seed: u64) -> Scope {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use cellwright_cell_graph::UnfoldedGrowth;
-use cellwright_cell_graph::unfolded::Retention;
+use cellwright_cell_graph::unfolded::{Retention, SPAN_ROWS_MAX};
 use cellwright_scheduler::{
     Commands, Config, DomainId, Event, Failure, LaneId, ModelId, ModelInfo, PolicyKind, Release, RequestId, Scheduler, Slice, Slot,
     Submission, Takes, TaskSeq, Time, WorkerId,
@@ -81,6 +81,13 @@ impl Request {
         })
     }
 
+    /// Steps of a chain that others may see, as far as is known.
+    fn steps(&self, chain: u32) -> u32 {
+        let is_whole = |step: &u32| self.graph.nodes(chain).all(|node| node.step != *step || self.nodes.contains_key(&node));
+        let known = self.known(chain);
+        if self.given_up(chain) { (0..known).take_while(is_whole).count() as u32 } else { known }
+    }
+
     pub(crate) fn over(&self) -> bool {
         (0..self.graph.chains()).all(|chain| self.chain_over(chain))
     }
@@ -138,6 +145,8 @@ pub(crate) struct World {
     /// Rows whose chain ended before their launch.
     pub(crate) ragged: u32,
     pub(crate) scrubbed: u32,
+    /// Rows of spans.
+    pub(crate) seen: u32,
     pub(crate) pauses: u32,
     pub(crate) lost_worker: bool,
     pub(crate) wake: bool,
@@ -167,6 +176,7 @@ impl World {
             padded: 0,
             ragged: 0,
             scrubbed: 0,
+            seen: 0,
             pauses: 0,
             lost_worker: false,
             wake: false,
@@ -317,7 +327,9 @@ impl World {
                 let new = of(moved.to).find(|info| (info.chain, info.stage) == (old.chain, old.stage)).expect("a new place for the old");
                 let computed = |lane: &LaneInfo| nodes.keys().any(|node| (node.chain, node.stage) == (lane.chain, lane.stage));
                 let goes_on = |lane: &LaneInfo| request.graph.stage(lane.chain, lane.stage).retention.before() > 0;
-                let has_values = of(moved.from).any(|lane| lane.slot == old.slot && (computed(lane) || goes_on(lane)));
+                // A stage that begins at the same slot and is no shorter may have them.
+                let covers = |lane: &LaneInfo| lane.slot == old.slot && lane.slots >= old.slots;
+                let has_values = of(moved.from).any(|lane| covers(lane) && (computed(lane) || goes_on(lane)));
                 let copies = commands.copies[moved.copies.clone()].iter().filter(|(from, to, slots)| {
                     (*from, *to) == (old.slot, new.slot) && (*slots == old.slots || old.shares && *slots > old.slots)
                 });
@@ -452,8 +464,10 @@ impl World {
         let chosen = Arc::clone(&self.models[launch.model.index()]);
         let takes_requests = self.takes(launch.model) != Takes::Nodes;
         let cells = chosen.cells.iter().filter(|cell| cell.cell_type == launch.cell_type);
-        assert!(cells.map(|cell| cell.batch.max).max().is_some_and(|max| rows.len() <= max as usize), "a batch above its limit");
+        assert!(cells.clone().map(|cell| cell.batch.max).max().is_some_and(|max| rows.len() <= max as usize), "a batch above its limit");
+        let limit = cells.filter_map(|cell| cell.spans).map(|spans| u64::from(spans.rows) * u64::from(spans.batch)).max();
         for index in 0..launch.steps {
+            let (mut nodes, mut seen) = (0, 0);
             for row in rows {
                 let info = *self.lanes.get(&row.lane).expect("a row's lane is held");
                 let request = &self.requests[&info.request];
@@ -474,7 +488,13 @@ impl World {
                 }
                 self.check_needs(request, node, launch, index);
                 self.check_place(request, &info, launch);
+                nodes += 1;
+                let sees = request.graph.rows_seen(node, &|chain, _| request.steps(chain));
+                assert!(sees <= SPAN_ROWS_MAX.into(), "{node:?} sees rows that there are not");
+                seen += sees;
             }
+            assert!(nodes == 1 || limit.is_none_or(|limit| seen <= limit), "{nodes} nodes of a task see {seen} rows");
+            self.seen += seen as u32;
             for row in rows {
                 let info = self.lanes[&row.lane];
                 let request = self.requests.get_mut(&info.request).expect("checked above");
@@ -568,6 +588,9 @@ impl World {
                 }
             };
             assert!(met, "{node:?} was launched on {worker:?} before {need:?}");
+        }
+        for other in request.graph.seen(node, |chain| request.steps(chain)) {
+            assert!(ahead(request.nodes.get(&other)), "{node:?} was launched on {worker:?} before {other:?}, which it sees");
         }
     }
 }

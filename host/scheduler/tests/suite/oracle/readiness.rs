@@ -96,3 +96,10 @@ fn inputs(request: &Request, node: NodeId, strict: bool, inside_too: bool) -> Wh
         (None, None) => Where::Any,
     }
 }
+
+/// Rows that a node sees in its spans.
+pub(super) fn rows_seen(request: &Request, node: NodeId) -> u64 {
+    let is_there = |chain, stage, step: &u32| request.nodes[&NodeId { chain, stage, step: *step }].state != NodeState::Dropped;
+    let steps = |chain, stage| (0..request.graph.chain(chain).length.bound).take_while(|step| is_there(chain, stage, step)).count();
+    request.graph.rows_seen(node, &|chain, stage| steps(chain, stage) as u32)
+}

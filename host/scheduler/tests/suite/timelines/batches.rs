@@ -1,6 +1,6 @@
 //! Batches that are formed by what they cost: of whole graphs under `length-aware` and `stages`, and by rows of spans.
 
-use cellwright_scheduler::{LengthAware, Stages};
+use cellwright_scheduler::{Lazy, LengthAware, Merge, Stages};
 
 use cellwright_cell_graph::graph::Affine;
 use cellwright_cell_graph::unfolded::{Run, RunOf, Source, UnfoldedInput};
@@ -208,12 +208,11 @@ fn two_batches_are_in_flight() {
     ");
 }
 
-/// Step t sees t + 1 rows, and a task may read eight.
-#[test]
-fn a_task_reads_no_more_rows_of_spans_than_it_may() {
+/// Tasks of so many requests whose step t sees t + 1 rows. A task may read eight.
+fn heads(policy: PolicyKind, requests: u32) -> Vec<String> {
     let mut known = model(6);
     known.cells[HEAD as usize].spans = Some(SpanLimit { rows: 4, batch: 2 });
-    let world = World::new(Config::default(), vec![known], &[(0, 0, 10_000)]);
+    let world = World::new(Config { policy, merge_steps: false, ..Config::default() }, vec![known], &[(0, 0, 10_000)]);
     let so_far = Affine { first: -99, stride: 1, from_end: false };
     let run = Run { of: RunOf::Chain { chain: 0, stage: 0, output: 0 }, at: so_far, every: 1, count: 100 };
     let read = UnfoldedStage { retention: Retention::All, ..stage(LEAF, &[]) };
@@ -221,9 +220,22 @@ fn a_task_reads_no_more_rows_of_spans_than_it_may() {
     let input = UnfoldedInput { source: Source::Span([run].into()), feedback: None };
     let sees = UnfoldedStage { inputs: vec![input], ..stage(HEAD, &[waits]) };
     let mut timeline = Timeline { world, events: Vec::new(), lines: String::new() };
-    timeline.arrive(&growth(0, vec![chain(6, vec![read]), chain(6, vec![sees])], None));
-    let lines = timeline.run();
-    let heads: Vec<&str> = lines.lines().filter_map(|line| line.split_once("head: ")).map(|(_, rows)| rows).collect();
-    // Tasks of one node each, one after the other, are a launch.
-    assert_eq!(heads, ["0.1[0] 0.1[1] 0.1[2]", "0.1[3..=5]"], "{lines}");
+    (0..requests).for_each(|_| timeline.arrive(&growth(0, vec![chain(6, vec![read.clone()]), chain(6, vec![sees.clone()])], None)));
+    timeline.run().lines().filter_map(|line| Some(line.split_once("head: ")?.1.to_owned())).collect()
+}
+
+#[test]
+fn a_task_reads_no_more_rows_of_spans_than_it_may() {
+    for policy in [PolicyKind::Adaptive, PolicyKind::Merge(Merge { requests: 4 })] {
+        assert_eq!(heads(policy, 1), ["0.1[0] 0.1[1] 0.1[2]", "0.1[3]", "0.1[4]", "0.1[5]"], "{policy:?}");
+    }
+}
+
+/// The fifth steps see ten rows, so they are two tasks.
+#[test]
+fn a_batch_of_whole_graphs_goes_on_when_all_rows_of_a_step_were_submitted() {
+    let (graph, lazy) = (Graph { bucket_width: 0, window_ns: 0 }, Lazy { objective_ns: 1_000_000, percentile: 90 });
+    assert_eq!(heads(PolicyKind::Graph(graph), 2)[3..], ["0.1[3] 1.1[3]", "0.1[4]", "1.1[4]", "0.1[5]", "1.1[5]"]);
+    // The steps of a chain are one node.
+    assert_eq!(heads(PolicyKind::Lazy(lazy), 2)[3..], ["0.1[3] 1.1[3]", "0.1[4]", "0.1[5]", "1.1[4]", "1.1[5]"]);
 }

@@ -201,11 +201,17 @@ impl Ahead {
         self.spans.find(spans, nodes);
         self.spans.reserve(spans);
         for phase in &spans.phases {
+            let refused_before = self.bad.len();
             match phase {
                 Phase::Rows { span: None, body, gives } => self.run_nodes((spans, body, gives), nodes, team, clock),
                 Phase::Rows { span: Some(span), body, gives } => self.run_rows((spans, body, gives), *span, team, clock),
                 Phase::Whole(whole) => self.run_whole((spans, whole), team),
             }
+            // A node is refused for what the first phase found.
+            let more = self.bad.split_off(refused_before);
+            let is_new = |found: &RefusedRow| self.bad.iter().all(|before| before.row != found.row);
+            let more: Vec<RefusedRow> = more.into_iter().filter(is_new).collect();
+            self.bad.extend(more);
             slices::point();
         }
         clock.transferred();

@@ -33,7 +33,7 @@ pub use growth::{ChainBuilder, ChainHandle, GrowthBuilder};
 pub use model::ModelBuilder;
 pub use parameters::Parameters;
 pub use plugin::Plugin;
-pub use request::{Incoming, Input, Request, Sequence};
+pub use request::{HostRequest, Incoming, Input, Request, Sequence};
 pub use window::{Frames, Window};
 
 /// The ABI's own types; `Value` there is a parameter's value.

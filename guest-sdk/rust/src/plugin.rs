@@ -122,7 +122,7 @@ macro_rules! export_plugin {
         };
         #[cfg(target_arch = "wasm32")]
         const _: () = {
-            use $crate::abi::cellwright::plugin::{request::Incoming, types};
+            use $crate::{HostRequest, types};
             ::std::thread_local! {
                 static PLUGIN: ::std::cell::RefCell<::std::option::Option<$plugin>> = const { ::std::cell::RefCell::new(None) };
             }
@@ -131,11 +131,11 @@ macro_rules! export_plugin {
                 fn describe(parameters: ::std::vec::Vec<types::Parameter>) -> Result<types::Description, types::Refusal> {
                     $crate::plugin::describe(&PLUGIN, parameters)
                 }
-                fn unfold(request: &Incoming) -> Result<types::Growth, types::Refusal> {
-                    $crate::plugin::unfold(&PLUGIN, request)
+                fn unfold() -> Result<types::Growth, types::Refusal> {
+                    $crate::plugin::unfold(&PLUGIN, &HostRequest)
                 }
-                fn resume(state: ::std::vec::Vec<u8>, event: types::Event, request: &Incoming) -> Result<types::Reaction, types::Refusal> {
-                    $crate::plugin::resume(&PLUGIN, &state, &event, request)
+                fn resume(state: ::std::vec::Vec<u8>, event: types::Event) -> Result<types::Reaction, types::Refusal> {
+                    $crate::plugin::resume(&PLUGIN, &state, &event, &HostRequest)
                 }
             }
     $crate::abi::export_abi!(Exported with_types_in $crate::abi);

@@ -4,6 +4,7 @@
 
 use std::cell::OnceCell;
 
+use crate::abi::cellwright::plugin::request;
 use crate::abi::cellwright::plugin::types::{Affine, Datatype, Parameter, Refusal, Rows, Source, SpanOf, TensorSpec};
 use crate::window::{Frames, Window};
 
@@ -21,21 +22,24 @@ pub trait Incoming {
     fn texts(&self, tensor: u32) -> Vec<String>;
 }
 
-impl Incoming for crate::abi::cellwright::plugin::request::Incoming {
+/// The request of the call that is under way, as the host has it.
+pub struct HostRequest;
+
+impl Incoming for HostRequest {
     fn tensors(&self) -> Vec<TensorSpec> {
-        Self::tensors(self)
+        request::tensors()
     }
     fn parameters(&self) -> Vec<Parameter> {
-        Self::parameters(self)
+        request::parameters()
     }
     fn ints(&self, tensor: u32) -> Vec<i64> {
-        Self::ints(self, tensor)
+        request::ints(tensor)
     }
     fn floats(&self, tensor: u32) -> Vec<f32> {
-        Self::floats(self, tensor)
+        request::floats(tensor)
     }
     fn texts(&self, tensor: u32) -> Vec<String> {
-        Self::texts(self, tensor)
+        request::texts(tensor)
     }
 }
 

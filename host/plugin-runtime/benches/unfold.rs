@@ -70,12 +70,11 @@ fn percentile(times: &mut [f64], at: f64) -> f64 {
 /// A guest that does nothing: what is left is the host's part of a call.
 fn nothing(runtime: &Runtime) -> PluginModel {
     let module = r#"(module
-        (import "cellwright:plugin/request@0.1.0" "[resource-drop]incoming" (func $drop_request (param i32)))
         (memory (export "memory") 1)
         (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8))
         (func (export "cellwright:plugin/unfolding@0.1.0#describe") (param i32 i32) (result i32) (i32.const 1024))
-        (func (export "cellwright:plugin/unfolding@0.1.0#unfold") (param i32) (result i32) (call $drop_request (local.get 0)) (i32.const 1024))
-        (func (export "cellwright:plugin/unfolding@0.1.0#resume") (param i32 i32 i32 i32 i32 i32) (result i32) (i32.const 1024)))"#;
+        (func (export "cellwright:plugin/unfolding@0.1.0#unfold") (result i32) (i32.const 1024))
+        (func (export "cellwright:plugin/unfolding@0.1.0#resume") (param i32 i32 i32 i32 i32) (result i32) (i32.const 1024)))"#;
     described(runtime, "nothing", &wat::parse_str(module).unwrap(), &[], &[])
 }
 

@@ -54,6 +54,5 @@ mod bindings {
         path: "../../guest-sdk/wit",
         world: "plugin",
         imports: { default: trappable },
-        with: { "cellwright:plugin/request.incoming": crate::request::Incoming },
     });
 }

@@ -5,18 +5,14 @@
 use std::marker::PhantomData;
 
 use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{
-    Component, ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift, Linker, Lower, Resource, TypedFunc,
-};
+use wasmtime::component::{Component, ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift, Linker, Lower, TypedFunc};
 use wasmtime::{AsContextMut, Engine, format_err};
 
 use crate::abi::{self, UnreadDescription, types};
 use crate::instance::State;
-use crate::request::Incoming;
 
 type DescribeTakes<'a> = (&'a [types::Parameter],);
-type UnfoldTakes = (Resource<Incoming>,);
-type ResumeTakes<'a> = (&'a [u8], &'a types::Event, Resource<Incoming>);
+type ResumeTakes<'a> = (&'a [u8], &'a types::Event);
 type Gives<T> = (Result<T, types::Refusal>,);
 
 /// `describe`, whose answer is read into `D`.
@@ -27,7 +23,7 @@ pub(crate) struct Code {
     linked: InstancePre<State>,
     describe: Export<DescribeTakes<'static>, Gives<types::Description>>,
     describe_unread: Export<DescribeTakes<'static>, Gives<UnreadDescription>>,
-    unfold: Export<UnfoldTakes, Gives<types::Growth>>,
+    unfold: Export<(), Gives<types::Growth>>,
     resume: Export<ResumeTakes<'static>, Gives<types::Reaction>>,
 }
 
@@ -35,7 +31,7 @@ pub(crate) struct Code {
 pub(crate) struct Functions {
     pub(crate) describe: Describe<'static, types::Description>,
     pub(crate) describe_unread: Describe<'static, UnreadDescription>,
-    pub(crate) unfold: TypedFunc<UnfoldTakes, Gives<types::Growth>>,
+    pub(crate) unfold: TypedFunc<(), Gives<types::Growth>>,
     pub(crate) resume: TypedFunc<ResumeTakes<'static>, Gives<types::Reaction>>,
 }
 

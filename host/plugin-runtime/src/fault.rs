@@ -10,8 +10,6 @@ use crate::sentence;
 
 /// The engine's private error for answers that are too large says this.
 const TOO_MUCH_DATA: &str = "fuel allocated for hostcalls has been exhausted";
-/// And how it says that a call returned while it still had the request.
-const BORROW_KEPT: &str = "borrow handles still remain";
 
 /// The longest stack of a guest, as the engine was told.
 #[derive(Clone, Copy)]
@@ -55,9 +53,6 @@ fn cause(error: &Error) -> String {
     let mut cause = sentence::of(root.strip_prefix("wasm trap: ").unwrap_or(&root));
     if matches!(error.downcast_ref::<Trap>(), Some(Trap::MemoryOutOfBounds)) {
         cause.push_str(" (a stack overflow can end like this, too)");
-    }
-    if root.contains(BORROW_KEPT) {
-        cause.push_str(" (a call must drop its request before it returns: in C with `cellwright_plugin_request_incoming_drop_borrow`)");
     }
     let function = error.downcast_ref::<WasmBacktrace>().and_then(|backtrace| backtrace.frames().first()?.func_name());
     if let Some(function) = function {

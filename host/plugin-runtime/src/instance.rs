@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wasmtime::component::{HasSelf, Lift, Linker, Resource};
+use wasmtime::component::{HasSelf, Lift, Linker};
 use wasmtime::{Engine, ResourceLimiter, Store, UpdateDeadline};
 
 use crate::abi::{Bindings, UnreadDescription, host, request, types};
@@ -17,7 +17,7 @@ use crate::code::{Code, Describe, Functions};
 use crate::convert;
 use crate::error::{Blame, LimitReached};
 use crate::limits::Limits;
-use crate::request::{BundleView, Incoming, RequestView};
+use crate::request::{BundleView, RequestView};
 use crate::sentence;
 
 /// What a plugin may say during one call.
@@ -69,38 +69,32 @@ impl ResourceLimiter for Usage {
 }
 
 impl types::Host for State {}
-impl request::Host for State {}
 
 impl State {
     fn request(&self) -> Result<&RequestView, Blame> {
-        self.request.as_deref().ok_or_else(|| Blame::plugin("it asked about a request while there is none"))
+        self.request.as_deref().ok_or_else(|| Blame::plugin("it asked about the request, and there is one in unfold and resume only"))
     }
 }
 
-impl request::HostIncoming for State {
-    fn tensors(&mut self, _: Resource<Incoming>) -> wasmtime::Result<Vec<types::TensorSpec>> {
+impl request::Host for State {
+    fn tensors(&mut self) -> wasmtime::Result<Vec<types::TensorSpec>> {
         Ok(self.request()?.specs())
     }
 
-    fn parameters(&mut self, _: Resource<Incoming>) -> wasmtime::Result<Vec<types::Parameter>> {
+    fn parameters(&mut self) -> wasmtime::Result<Vec<types::Parameter>> {
         Ok(self.request()?.parameters())
     }
 
-    fn ints(&mut self, _: Resource<Incoming>, tensor: u32) -> wasmtime::Result<Vec<i64>> {
+    fn ints(&mut self, tensor: u32) -> wasmtime::Result<Vec<i64>> {
         Ok(self.request()?.ints(tensor, self.usage.memory_bytes_max)?)
     }
 
-    fn floats(&mut self, _: Resource<Incoming>, tensor: u32) -> wasmtime::Result<Vec<f32>> {
+    fn floats(&mut self, tensor: u32) -> wasmtime::Result<Vec<f32>> {
         Ok(self.request()?.floats(tensor, self.usage.memory_bytes_max)?)
     }
 
-    fn texts(&mut self, _: Resource<Incoming>, tensor: u32) -> wasmtime::Result<Vec<String>> {
+    fn texts(&mut self, tensor: u32) -> wasmtime::Result<Vec<String>> {
         Ok(self.request()?.texts(tensor, self.usage.memory_bytes_max)?)
-    }
-
-    fn drop(&mut self, _: Resource<Incoming>) -> wasmtime::Result<()> {
-        // Only borrows are ever handed out, and those end with the call by themselves.
-        Ok(())
     }
 }
 
@@ -220,7 +214,7 @@ impl Instance {
 
     pub(crate) fn unfold(&mut self, request: &Arc<RequestView>) -> wasmtime::Result<Result<types::Growth, types::Refusal>> {
         self.enter(request);
-        let answer = self.functions.unfold.call(&mut self.store, (incoming(),)).map(|(answer,)| answer);
+        let answer = self.functions.unfold.call(&mut self.store, ()).map(|(answer,)| answer);
         self.leave(answer.is_ok());
         answer
     }
@@ -232,7 +226,7 @@ impl Instance {
         request: &Arc<RequestView>,
     ) -> wasmtime::Result<Result<types::Reaction, types::Refusal>> {
         self.enter(request);
-        let answer = self.functions.resume.call(&mut self.store, (state, event, incoming())).map(|(answer,)| answer);
+        let answer = self.functions.resume.call(&mut self.store, (state, event)).map(|(answer,)| answer);
         self.leave(answer.is_ok());
         answer
     }
@@ -264,9 +258,4 @@ impl Instance {
         self.store.data_mut().request = None;
         self.sound &= sound;
     }
-}
-
-/// A borrow of the one request there is; its number means nothing.
-fn incoming() -> Resource<Incoming> {
-    Resource::new_borrow(0)
 }

@@ -115,10 +115,6 @@ fn fits(tensor: &Tensor, elements: usize, size: usize, bytes_max: usize) -> Resu
     Err(Blame::request(format!("tensor `{name}` has {bytes} bytes, more than the plugin can read into its memory of {bytes_max} bytes")))
 }
 
-/// The resource that stands for the request of the call that is under way; there is only ever one.
-#[expect(unreachable_pub, reason = "the generated bindings name it in a public signature")]
-pub struct Incoming;
-
 /// What a plugin may see of its bundle while it describes its model.
 pub trait BundleView: Send + Sync {
     /// The contents of a file, or none if the bundle has no such file.

@@ -191,14 +191,6 @@ fn a_shadow_stack_that_leaves_memory_is_said_to_be_one() {
     assert!(cause.starts_with("out of bounds memory access (a stack overflow can end like this"), "{cause}");
 }
 
-/// Bindings for C leave it to the plugin.
-#[test]
-fn a_request_that_is_not_dropped_is_said_to_have_to_be() {
-    let keeping = Guest { keep_handle: true, ..Guest::default() };
-    let CallError::Failed { cause, .. } = unfold(&keeping) else { panic!() };
-    assert!(cause.contains("in C with `cellwright_plugin_request_incoming_drop_borrow`"), "{cause}");
-}
-
 /// Whoever reads it is told nothing by an empty line.
 #[test]
 fn a_refusal_without_words_is_said_to_be_one() {

@@ -11,10 +11,8 @@ pub(crate) struct Guest {
     /// Definitions beside the exports.
     pub(crate) extra: String,
     pub(crate) describe: String,
-    /// Local 0 is the request's handle, which is dropped already: a guest that wants to use it says so with `keep_handle`.
     pub(crate) unfold: String,
-    pub(crate) keep_handle: bool,
-    /// Locals 0 and 1 are the state, 2 to 4 the event, 5 the request's handle.
+    /// Locals 0 and 1 are the state, 2 to 4 the event.
     pub(crate) resume: String,
 }
 
@@ -27,7 +25,6 @@ impl Default for Guest {
             extra: String::new(),
             describe: EMPTY_ANSWER.to_owned(),
             unfold: EMPTY_ANSWER.to_owned(),
-            keep_handle: false,
             resume: EMPTY_ANSWER.to_owned(),
         }
     }
@@ -60,10 +57,8 @@ impl Guest {
 
     pub(crate) fn text(&self) -> String {
         let Self { version, memory, imports, extra, describe, unfold, resume, .. } = self;
-        let drop = if self.keep_handle { "" } else { "(call $drop_request (local.get 0))" };
         format!(
             r#"(module
-            (import "cellwright:plugin/request@{version}" "[resource-drop]incoming" (func $drop_request (param i32)))
             {imports}
             {memory}
             (global $free (mut i32) (i32.const 131072))
@@ -73,9 +68,8 @@ impl Guest {
                 (local.get 4))
             {extra}
             (func (export "cellwright:plugin/unfolding@{version}#describe") (param i32 i32) (result i32) {describe})
-            (func (export "cellwright:plugin/unfolding@{version}#unfold") (param i32) (result i32) {drop} {unfold})
-            (func (export "cellwright:plugin/unfolding@{version}#resume") (param i32 i32 i32 i32 i32 i32) (result i32)
-                (call $drop_request (local.get 5)) {resume}))"#
+            (func (export "cellwright:plugin/unfolding@{version}#unfold") (result i32) {unfold})
+            (func (export "cellwright:plugin/unfolding@{version}#resume") (param i32 i32 i32 i32 i32) (result i32) {resume}))"#
         )
     }
 

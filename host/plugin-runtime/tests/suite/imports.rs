@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use cellwright_cell_graph::{Datatype, Tensor, WeightSpec};
-use cellwright_plugin_runtime::{BundleView, CallError, Fault, Limits, RequestView};
+use cellwright_plugin_runtime::{BundleView, CallError, Event, Fault, Limits, RequestView};
 
 use crate::guest::{EMPTY_ANSWER, Guest};
 use crate::{model, nothing, runtime};
 
 fn asking(what: &str, then: &str) -> Guest {
-    let import = format!(r#"(import "cellwright:plugin/request@0.1.0" "[method]incoming.{what}" (func $ask (param i32 i32 i32)))"#);
-    let ask = format!("(call $ask (local.get 0) (i32.const 0) (i32.const 2048)) (call $drop_request (local.get 0)) {then} {EMPTY_ANSWER}");
-    Guest { keep_handle: true, ..Guest::unfolding(ask) }.with_import(&import)
+    let import = format!(r#"(import "cellwright:plugin/request@0.1.0" "{what}" (func $ask (param i32 i32)))"#);
+    let ask = format!("(call $ask (i32.const 0) (i32.const 2048)) {then} {EMPTY_ANSWER}");
+    Guest::unfolding(ask).with_import(&import)
 }
 
 fn request(tensor: Tensor) -> Arc<RequestView> {
@@ -87,10 +87,21 @@ fn a_later_chunk_of_a_session_is_numbered_on() {
 }
 
 #[test]
-fn a_guest_that_keeps_the_request_beyond_its_call_fails() {
-    let keeping = Guest { keep_handle: true, ..Guest::default() };
-    let sentence = model(&keeping).unfold(&nothing()).unwrap_err().to_string();
-    assert!(sentence.contains("borrow"), "{sentence}");
+fn there_is_a_request_in_unfold_and_resume_only() {
+    let sentence = "it asked about the request, and there is one in unfold and resume only";
+    for (function, params) in [("tensors", 1), ("parameters", 1), ("ints", 2), ("floats", 2), ("texts", 2)] {
+        let import = format!(r#"(import "cellwright:plugin/request@0.1.0" "{function}" (func $ask (param {})))"#, "i32 ".repeat(params));
+        let ask = format!("(call $ask {})", "(i32.const 2048)".repeat(params));
+        let guest = Guest { describe: format!("{ask} {EMPTY_ANSWER}"), ..Guest::default() }.with_import(&import);
+        let plugin = runtime().compile("acme", "testee", &guest.wasm()).unwrap();
+        let error = plugin.with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).err().unwrap();
+        assert_eq!(error.to_string(), format!("plugin `testee` failed in describe: {sentence}"), "{function}");
+    }
+    let import = r#"(import "cellwright:plugin/request@0.1.0" "tensors" (func $ask (param i32)))"#;
+    let ask = format!("(call $ask (i32.const 2048)) {EMPTY_ANSWER}");
+    let model = model(&Guest { resume: ask.clone(), ..Guest::unfolding(ask) }.with_import(import));
+    model.unfold(&nothing()).unwrap();
+    model.resume(&[], Event::EndOfInput, &nothing()).unwrap();
 }
 
 /// A bundle of one file and one weight.

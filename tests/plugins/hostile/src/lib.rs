@@ -14,7 +14,7 @@ mod sessions;
 
 wit_bindgen::generate!({ path: "../../../guest-sdk/wit", world: "plugin" });
 
-use cellwright::plugin::request::Incoming;
+use cellwright::plugin::request;
 use cellwright::plugin::types::{Description, Event, Growth, Parameter, Reaction, Refusal, Value};
 use exports::cellwright::plugin::unfolding::Guest;
 
@@ -27,18 +27,18 @@ impl Guest for Hostile {
         description::of(behaviour)
     }
 
-    fn unfold(request: &Incoming) -> Result<Growth, Refusal> {
-        let parameters = request.parameters();
+    fn unfold() -> Result<Growth, Refusal> {
+        let parameters = request::parameters();
         let behaviour = text(&parameters, "behave").unwrap_or("honest");
         faults::commit(behaviour);
-        faults::misread(behaviour, request);
+        faults::misread(behaviour);
         if let Some(refusal) = faults::refusal(behaviour) {
             return Err(refusal);
         }
-        if behaviour == "picky" && faults::unbearable(request) {
+        if behaviour == "picky" && faults::unbearable() {
             return Err(Refusal::InvalidInput("I cannot bear this row".into()));
         }
-        let rows = request.tensors().first().and_then(|x| x.shape.first().copied()).unwrap_or(0);
+        let rows = request::tensors().first().and_then(|x| x.shape.first().copied()).unwrap_or(0);
         if rows == 0 {
             return Err(Refusal::InvalidInput("input `x` must have at least one row, it has none".into()));
         }
@@ -48,8 +48,8 @@ impl Guest for Hostile {
         growth.ok_or_else(|| Refusal::Unsupported(format!("there is no behaviour `{behaviour}`")))
     }
 
-    fn resume(state: Vec<u8>, event: Event, request: &Incoming) -> Result<Reaction, Refusal> {
-        sessions::next(&state, &event, request).unwrap_or_else(|| resumes::next(&state, &event, request))
+    fn resume(state: Vec<u8>, event: Event) -> Result<Reaction, Refusal> {
+        sessions::next(&state, &event).unwrap_or_else(|| resumes::next(&state, &event))
     }
 }
 

@@ -1,6 +1,5 @@
 //! Faults of plugins that ask to be called again.
 
-use crate::cellwright::plugin::request::Incoming;
 use crate::cellwright::plugin::types::{
     Chain, Continuation, Datatype, Event, Gathered, Growth, Pace, Reaction, Refusal, ResponseTensor, Source, Tensor,
 };
@@ -45,14 +44,14 @@ pub fn first(behaviour: &str, rows: u32) -> Option<Growth> {
 }
 
 /// What `resume` answers: the honest one adds a second chain that sums on from where the first ended.
-pub fn next(state: &[u8], event: &Event, request: &Incoming) -> Result<Reaction, Refusal> {
+pub fn next(state: &[u8], event: &Event) -> Result<Reaction, Refusal> {
     let state = core::str::from_utf8(state).unwrap_or_default();
     faults::commit(state);
     let (kind, turn) = state.split_once(' ').unwrap_or((state, "0"));
     let turn: u32 = turn.parse().unwrap_or(0);
     let mut growth = Growth { chains: vec![going_on(turn)], outputs: vec![], cancel: vec![], next: None };
     match kind {
-        "picky" if faults::unbearable(request) => faults::commit("trap"),
+        "picky" if faults::unbearable() => faults::commit("trap"),
         "honest" | "not-kept" | "picky" => growth.outputs = vec![graphs::answer(1)],
         "forever" => growth.next = Some(watch(turn + 1, format!("forever {}", turn + 1).into_bytes(), true)),
         "too-large" => growth.chains = (0..1000).map(going_on).collect(),

@@ -1,6 +1,6 @@
 //! An honest session: `sum` goes on over all chunks, and is sent after each of them.
 
-use crate::cellwright::plugin::request::Incoming;
+use crate::cellwright::plugin::request;
 use crate::cellwright::plugin::types::{Continuation, Datatype, Event, Growth, Pace, Reaction, Refusal, Rows, Source, Tensor};
 use crate::description::WIDTH;
 use crate::graphs;
@@ -21,20 +21,20 @@ pub fn first(behaviour: &str, rows: u32) -> Option<Growth> {
 }
 
 /// What follows; none if the state is not a session's. Chunk n is tensor n and chain n.
-pub fn next(state: &[u8], event: &Event, request: &Incoming) -> Option<Result<Reaction, Refusal>> {
+pub fn next(state: &[u8], event: &Event) -> Option<Result<Reaction, Refusal>> {
     let (kind, chain) = core::str::from_utf8(state).ok()?.split_once(' ')?;
     let kind = KINDS.into_iter().find(|known| *known == kind)?;
     let chain = chain.parse().ok()?;
     Some(match event {
         Event::Values(values) => Ok(Reaction { emit: vec![last_row(values)], growth: Some(waiting(kind, chain)) }),
-        Event::Input(tensor) => over(*tensor, (kind, chain), request),
+        Event::Input(tensor) => over(*tensor, (kind, chain)),
         Event::EndOfInput => Ok(Reaction { emit: vec![], growth: None }),
     })
 }
 
 /// Goes on over that tensor from the end of that chain. Earlier tensors were let go, so it is the first that the request still has.
-fn over(tensor: u32, (kind, chain): (&str, u32), request: &Incoming) -> Result<Reaction, Refusal> {
-    let rows = request.tensors().first().and_then(|chunk| chunk.shape.first().copied()).unwrap_or(0);
+fn over(tensor: u32, (kind, chain): (&str, u32)) -> Result<Reaction, Refusal> {
+    let rows = request::tensors().first().and_then(|chunk| chunk.shape.first().copied()).unwrap_or(0);
     let rows = u32::try_from(rows).ok().filter(|rows| *rows > 0);
     let rows = rows.ok_or_else(|| Refusal::InvalidInput("a chunk of a session must have at least one row".into()))?;
     let mut summing = graphs::summing(rows);

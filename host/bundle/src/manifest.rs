@@ -73,7 +73,7 @@ impl Default for EmbeddingSettings {
     }
 }
 
-/// Limits that a model sets for itself. Each can only lower the server's limit, which holds where none is set.
+/// Limits that a model sets for itself. Each can only lower the server's limit, which holds where none is set. Only memory has a lower default.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitSettings {
@@ -104,13 +104,14 @@ pub struct LimitSettings {
 }
 
 impl LimitSettings {
-    /// The limits of one call of the plugin that are set here. All others are as wide as possible, so that the server's hold.
+    /// The limits of one call of the plugin that are set here, and the default of memory. All others are as wide as possible, so that the
+    /// server's hold.
     #[must_use]
     pub fn plugin(&self) -> Limits {
         Limits {
             call_time: self.cpu_ms.map_or(Duration::MAX, Duration::from_millis),
             describe_time: Duration::MAX,
-            memory_bytes: self.memory_mb.map_or(usize::MAX, |mib| mib.saturating_mul(1 << 20)),
+            memory_bytes: self.memory_mb.map_or(Limits::default().memory_bytes, |mib| mib.saturating_mul(1 << 20)),
             table_elements: usize::MAX,
             answer_bytes: usize::MAX,
             chains: self.chains_max.unwrap_or(usize::MAX),

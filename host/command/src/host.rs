@@ -41,8 +41,8 @@ pub struct Setup {
     pub plugin_address_bytes: Option<u64>,
 }
 
-/// Address space for the plugins of a command that runs one bundle: some 60 instances.
-pub const PLUGIN_ADDRESS_BYTES: u64 = 8 << 30;
+/// Address space for the plugins of a command that runs one bundle: as many instances as a server has, with as much memory.
+pub const PLUGIN_ADDRESS_BYTES: u64 = 280 << 30;
 
 impl Default for Setup {
     fn default() -> Self {

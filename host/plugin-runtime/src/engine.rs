@@ -91,13 +91,13 @@ pub(crate) struct MemoryPool {
 }
 
 impl MemoryPool {
-    /// The best pool of so many instances at most that takes so many bytes: fast code first, then many instances.
+    /// The best pool of so many instances at most that takes so many bytes: fast code first, then many instances, then large memories.
     fn within(bytes: u64, instances: u32, limits: &Limits) -> Self {
-        let whole = Self { instances, reservation: Reservation::WHOLE };
-        if whole.bytes() <= bytes {
-            return whole;
+        let pools = [Reservation::WHOLE, Reservation::of(limits)].map(|reservation| Self { instances, reservation });
+        if let Some(pool) = pools.into_iter().find(|pool| pool.bytes() <= bytes) {
+            return pool;
         }
-        let reservation = Reservation::of(limits);
+        let reservation = Reservation::of(&Limits::default().lowered_to(limits));
         let memories = bytes / (reservation.0 + reservation.guard_bytes());
         let possible = memories.saturating_sub(u64::from(MEMORIES_MAX)) / u64::from(MEMORIES_EACH);
         Self { instances: u32::try_from(possible).unwrap_or(u32::MAX).min(instances).max(1), reservation }
@@ -129,7 +129,7 @@ pub(crate) fn for_running(limits: &Limits, size: &PoolSize) -> Result<Running, R
         tracing::warn!(
             instances = pool.instances,
             bytes = pool.bytes(),
-            "little address space (`ulimit -v`): plugins have fewer instances, or check each address, which takes them longer"
+            "little address space (`ulimit -v`): plugins have fewer instances or less memory, or check each address, which takes them longer"
         );
     }
     Ok(Running { engine, pool })
@@ -145,7 +145,7 @@ fn with_pool(limits: &Limits, size: MemoryPool, stack_bytes: usize) -> Result<En
         .max_memories_per_component(MEMORIES_MAX)
         .max_tables_per_component(TABLES_MAX)
         .max_tables_per_module(TABLES_MAX)
-        .max_memory_size(limits.memory_bytes)
+        .max_memory_size(limits.memory_bytes.min(usize::try_from(size.reservation.0).unwrap_or(usize::MAX)))
         .table_elements(limits.table_elements)
         .max_core_instance_size(1 << 20)
         .max_component_instance_size(1 << 20)
@@ -208,10 +208,11 @@ mod tests {
 
     #[test]
     fn a_pool_takes_no_more_address_space_than_it_may() {
-        let limits = Limits::default();
-        for (gib, instances) in [(0, 1), (1, 3), (8, 59), (32, 251), (512, 256), (2000, 256)] {
+        let limits = Limits::of_server();
+        for (gib, instances, mib) in [(0, 1, 64), (1, 3, 64), (8, 59, 64), (32, 251, 64), (256, 256, 64), (280, 256, 512), (2000, 256, 512)]
+        {
             let pool = MemoryPool::within(gib << 30, 256, &limits);
-            assert_eq!((pool.instances, pool.reservation), (instances, Reservation(64 << 20)), "{gib} GiB");
+            assert_eq!((pool.instances, pool.reservation), (instances, Reservation(mib << 20)), "{gib} GiB");
             assert!(pool.bytes() <= gib << 30 || gib == 0);
         }
         assert_eq!(MemoryPool::within(2200 << 30, 256, &limits), MemoryPool { instances: 256, reservation: Reservation::WHOLE });

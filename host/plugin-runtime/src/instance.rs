@@ -24,6 +24,9 @@ use crate::sentence;
 const NOTES_MAX: usize = 32;
 const NOTE_BYTES_MAX: usize = 2 << 10;
 
+/// An instance that has grown is retired where less than this part of its memory is left.
+const RETIRED_ROOM: usize = 8;
+
 /// A call is first looked at when the engine's clock next ticks; most have ended by then, or when it ticks again. What is still running is looked at now and then.
 const FIRST_LOOK_TICKS: u64 = 1;
 const SECOND_LOOK_TICKS: u64 = 1;
@@ -145,6 +148,8 @@ pub(crate) struct Instance {
     functions: Functions,
     call_time: Duration,
     sound: bool,
+    /// Bytes of its memory after its first call.
+    first_call_bytes: Option<usize>,
 }
 
 impl Instance {
@@ -176,7 +181,7 @@ impl Instance {
             Ok(UpdateDeadline::Continue(clock::ticks(left).min(LATER_LOOK_TICKS)))
         });
         match code.instantiate(&mut store) {
-            Ok(functions) => Ok(Self { store, functions, call_time: limits.call_time, sound: true }),
+            Ok(functions) => Ok(Self { store, functions, call_time: limits.call_time, sound: true, first_call_bytes: None }),
             Err(error) => Err((error, std::mem::take(&mut store.data_mut().notes).into())),
         }
     }
@@ -231,9 +236,17 @@ impl Instance {
         answer
     }
 
-    /// Whether every call so far came to its own end; one that did not leaves the guest in an unknown state.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.sound
+    /// Whether it has served a call, which may have left something in its memory.
+    pub(crate) fn is_used(&self) -> bool {
+        self.first_call_bytes.is_some()
+    }
+
+    /// Whether it may serve another call. A call that did not come to its own end leaves the guest in an unknown state. A guest that has
+    /// grown close to its limit since its first call would soon fail one.
+    pub(crate) fn is_reusable(&self) -> bool {
+        let Usage { memory_bytes, memory_bytes_max, .. } = self.store.data().usage;
+        let has_grown = self.first_call_bytes.is_some_and(|bytes| memory_bytes > bytes);
+        self.sound && !(has_grown && memory_bytes_max - memory_bytes < memory_bytes_max / RETIRED_ROOM)
     }
 
     /// Bytes of its memory.
@@ -255,7 +268,9 @@ impl Instance {
     }
 
     fn leave(&mut self, sound: bool) {
-        self.store.data_mut().request = None;
+        let state = self.store.data_mut();
+        state.request = None;
+        self.first_call_bytes.get_or_insert(state.usage.memory_bytes);
         self.sound &= sound;
     }
 }

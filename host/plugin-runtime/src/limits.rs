@@ -1,4 +1,4 @@
-//! What one call into a plugin may use. A model may lower a limit, never raise it.
+//! What one call into a plugin may use. A model may lower a limit; it may raise that on memory alone, up to the server's.
 
 use std::time::Duration;
 
@@ -39,6 +39,12 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The most that a server allows its models: the defaults, and more memory for those that ask for it.
+    #[must_use]
+    pub fn of_server() -> Self {
+        Self { memory_bytes: 512 << 20, ..Self::default() }
+    }
+
     /// The stricter of both, limit by limit.
     #[must_use]
     pub fn lowered_to(&self, other: &Self) -> Self {

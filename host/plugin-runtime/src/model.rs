@@ -13,7 +13,7 @@ use cellwright_cell_graph::{Attribute, Description, Tensor};
 
 use crate::abi::types;
 use crate::convert::{self, Unfit};
-use crate::error::{CallError, Export, Site};
+use crate::error::{CallError, Export, LimitReached, Site};
 use crate::fault;
 use crate::instance::Instance;
 use crate::limits::Limits;
@@ -96,7 +96,7 @@ impl PluginModel {
     ///
     /// The plugin refuses, fails, or runs into a limit; other requests are not touched by that.
     pub fn unfold(&self, request: &Arc<RequestView>) -> Result<Growth, CallError> {
-        self.call(Export::Unfold, self.instance()?, |instance| instance.unfold(request), convert::growth)
+        self.call(Export::Unfold, |instance| instance.unfold(request), convert::growth)
     }
 
     /// The graph of a request, by an instance that has served none before and serves none after. A plugin for which this and
@@ -117,7 +117,7 @@ impl PluginModel {
     /// As [`PluginModel::unfold`].
     pub fn resume(&self, state: &[u8], event: Event, request: &Arc<RequestView>) -> Result<Reaction, CallError> {
         let event = event.into_guest();
-        self.call(Export::Resume, self.instance()?, |instance| instance.resume(state, &event, request), convert::reaction)
+        self.call(Export::Resume, |instance| instance.resume(state, &event, request), convert::reaction)
     }
 
     /// Runs [`RuntimeOptions::on_long_call`](crate::RuntimeOptions::on_long_call) if what began then has taken long by now, as a call that is still running does.
@@ -143,15 +143,24 @@ impl PluginModel {
         }
     }
 
+    /// Calls an instance. Where earlier calls left a used one too little memory, a fresh one is called instead: it holds no request's state.
     fn call<A, B>(
         &self,
         export: Export,
-        mut instance: Instance,
-        call: impl FnOnce(&mut Instance) -> wasmtime::Result<Result<A, types::Refusal>>,
-        convert: impl FnOnce(A, &Limits) -> Result<B, Unfit>,
+        call: impl Fn(&mut Instance) -> wasmtime::Result<Result<A, types::Refusal>>,
+        convert: impl Fn(A, &Limits) -> Result<B, Unfit>,
     ) -> Result<B, CallError> {
-        let answer = self.shared.recipe.answer(export, &mut instance, call, convert);
-        if instance.is_sound() {
+        let recipe = &self.shared.recipe;
+        let mut instance = self.instance()?;
+        let was_used = instance.is_used();
+        let mut answer = recipe.answer(export, &mut instance, &call, &convert);
+        if was_used && matches!(answer, Err(CallError::Limit { limit: LimitReached::Memory(_), .. })) {
+            // Its place in the pool is the fresh one's.
+            drop(instance);
+            instance = recipe.described()?;
+            answer = recipe.answer(export, &mut instance, &call, &convert);
+        }
+        if instance.is_reusable() {
             self.shared.idle.put(instance.memory_bytes(), instance);
         }
         answer

@@ -25,7 +25,7 @@ pub struct RuntimeOptions {
     pub cache_dir: Option<PathBuf>,
     /// Bytes the cache may have.
     pub cache_bytes_max: u64,
-    /// What calls may use; a model may have less.
+    /// What calls may use at most. Where there is too little address space, a model's memory is no larger than by default.
     pub limits: Limits,
     /// Stack of a guest. Threads that call plugins need this and some 256 KiB more.
     pub stack_bytes: usize,
@@ -58,7 +58,7 @@ impl RuntimeOptions {
         Self {
             cache_dir: None,
             cache_bytes_max: 4 << 30,
-            limits: Limits::default(),
+            limits: Limits::of_server(),
             stack_bytes: 512 << 10,
             compiler,
             compilations_max: 2,
@@ -102,6 +102,8 @@ impl Runtime {
         options.compiler.log_confinement();
         let Running { engine, pool } = engine::for_running(&options.limits, &size)?;
         let clock = engine::start_clock(&engine)?;
+        let memory_bytes = options.limits.memory_bytes.min(usize::try_from(pool.reservation.0).unwrap_or(usize::MAX));
+        let limits = Limits { memory_bytes, ..options.limits };
         let open = |folder: &PathBuf| {
             Cache::open(folder, options.artifact_bytes_max, options.cache_bytes_max)
                 .map_err(|source| RuntimeError::Cache { folder: folder.display().to_string(), source })
@@ -114,7 +116,7 @@ impl Runtime {
         let warmth = Arc::new(Warmth::new(idle));
         let compatibility = engine::compatibility(&engine);
         let surroundings =
-            Arc::new(Surroundings { engine, clock, linker, limits: options.limits, stack, warmth, on_long_call: options.on_long_call });
+            Arc::new(Surroundings { engine, clock, linker, limits, stack, warmth, on_long_call: options.on_long_call });
         Ok(Self {
             surroundings,
             compiler: options.compiler,

@@ -203,7 +203,7 @@ fn a_compiler_that_crashes_or_is_missing_is_said_to() {
 fn code_that_is_not_for_this_host_is_no_defect_of_the_plugin() {
     let error = compile(child(OTHER), &Guest::default().wasm()).unwrap_err();
     assert!(matches!(error, CompileError::OtherCode(_)) && error.to_string().ends_with(": restart the server"), "{error}");
-    let large = Guest { memory: "(memory (export \"memory\") 2000)", ..Guest::default() };
+    let large = Guest { memory: "(memory (export \"memory\") 9000)", ..Guest::default() };
     let error = compile(child(COMPILE), &large.wasm()).unwrap_err();
     assert!(matches!(error, CompileError::Defect(Defect::Uncompilable(_))), "{error}");
 }

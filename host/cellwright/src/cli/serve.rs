@@ -80,7 +80,8 @@ pub(crate) struct ServeArguments {
     /// Maximum bytes of an uploaded bundle, as sent and unpacked [default: 16 GiB]
     #[arg(long, env = "CELLWRIGHT_UPLOAD_BYTES_MAX", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) upload_bytes_max: Option<u64>,
-    /// Address space to reserve for plugins; below 2.3 TB their code is slower, and below 36 GB there are fewer instances [default: 2.3 TB, or half of
+    /// Address space to reserve for plugins; below 2.3 TB their code is slower, below 280 GB none has more
+    /// than 64 MiB of memory, and below 36 GB there are fewer instances [default: 2.3 TB, or half of
     /// `ulimit -v`]
     #[arg(long, env = "CELLWRIGHT_PLUGIN_ADDRESS_BYTES", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) plugin_address_bytes: Option<u64>,

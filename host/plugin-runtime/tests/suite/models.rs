@@ -77,6 +77,43 @@ fn a_warm_instance_serves_again_and_a_fresh_one_never_did() {
     assert_eq!(chains(&model.unfold(&nothing()).unwrap()), 4);
 }
 
+/// Grows its memory by so many pages in each call, and answers with as many chains as it served calls.
+fn leaking(pages: u32) -> Guest {
+    let mut guest = counting();
+    guest.unfold = format!("(drop (memory.grow (i32.const {pages}))) {}", guest.unfold);
+    guest
+}
+
+#[test]
+fn a_guest_that_leaks_fails_no_call() {
+    for pages in [1, 16, 400] {
+        let model = model(&leaking(pages));
+        let served: Vec<_> = (0..3000).map(|_| chains(&model.unfold(&nothing()).unwrap())).collect();
+        assert!(served.contains(&2) && served.iter().filter(|calls| **calls == 1).count() > 2, "{pages}");
+    }
+}
+
+#[test]
+fn an_instance_near_its_limit_is_retired_before_it_fails() {
+    let model = model(&leaking(16));
+    let most = (0..100).map(|_| chains(&model.unfold(&nothing()).unwrap())).max();
+    assert_eq!(most, Some(56));
+    // Whatever its first call took, it has room for.
+    let mut once = counting();
+    once.unfold = format!("(if (i32.eqz (global.get $calls)) (then (drop (memory.grow (i32.const 960))))) {}", once.unfold);
+    let model = self::model(&once);
+    assert_eq!((0..5).map(|_| chains(&model.unfold(&nothing()).unwrap())).max(), Some(5));
+}
+
+#[test]
+fn a_call_that_no_fresh_instance_has_room_for_fails_in_one_sentence() {
+    let model = model(&leaking(1024));
+    for _ in 0..3 {
+        let error = model.unfold(&nothing()).unwrap_err();
+        assert_eq!(error.to_string(), "plugin `testee` asked for more than 67108864 bytes of memory in unfold");
+    }
+}
+
 #[test]
 fn one_bad_call_among_many_fails_alone() {
     // Fails for requests without parameters, in different ways by turns; answers with one chain otherwise.

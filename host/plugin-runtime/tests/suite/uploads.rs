@@ -111,7 +111,7 @@ fn uploads_and_code_have_a_largest_size() {
 
 #[test]
 fn a_memory_that_starts_above_the_limit_is_refused() {
-    let guest = Guest { memory: "(memory (export \"memory\") 2000)", ..Guest::default() };
+    let guest = Guest { memory: "(memory (export \"memory\") 9000)", ..Guest::default() };
     let refused = runtime().compile("acme", "testee", &guest.wasm());
     let Err(CompileError::Defect(Defect::Uncompilable(sentence))) = refused else { panic!("{refused:?}") };
     assert!(sentence.contains("memory") && sentence.contains("limit"), "{sentence}");

@@ -30,7 +30,7 @@ impl Report<'_> {
     /// together is not known here.
     fn limits(&self) -> Vec<(&'static str, Value)> {
         let (limits, own) = (self.model.limits(), self.bundle.limits());
-        let call = Limits::default().lowered_to(&own.plugin());
+        let call = Limits::of_server().lowered_to(&own.plugin());
         let of_each = [
             ("cpu_ms", u64::try_from(call.call_time.as_millis()).unwrap_or(u64::MAX)),
             ("memory_mb", call.memory_bytes as u64 >> 20),

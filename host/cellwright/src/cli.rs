@@ -17,8 +17,8 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub(crate) use remote::{
-    AdminArguments, DemoArguments, InferArguments, KeyScope, KeysAction, KeysArguments, ModelsAction, ModelsArguments, PushArguments,
-    ServerArguments, SettingsArguments, TenantsAction, TenantsArguments,
+    AdminArguments, DemoArguments, InferArguments, KeyScope, KeysAction, KeysArguments, LogsArguments, ModelsAction, ModelsArguments,
+    PushArguments, ServerArguments, SettingsArguments, TenantsAction, TenantsArguments,
 };
 pub(crate) use serve::{IN_FLIGHT_MAX, ListenAddress, ServeArguments};
 
@@ -50,6 +50,8 @@ pub(crate) enum Command {
     Push(PushArguments),
     /// List a server's models; activate, roll back, load, unload or delete them
     Models(ModelsArguments),
+    /// Print how a model's plugin failed lately: its words, its notes, the functions in which it was
+    Logs(LogsArguments),
     /// Send requests to a server and print the answers
     Infer(InferArguments),
     /// Create, list and revoke keys
@@ -125,6 +127,7 @@ const CHECK_EXAMPLES: &str = "Examples:
   cellwright check examples/digits
   cellwright check examples/digits --json | jq .cells
   cellwright check examples/digits --recalibrate
+  cellwright check my-model --notes
 
 Exit status 0 means that a server would accept this bundle: it loads, its samples run, and their answers match the expected ones within the \
 tolerance. The samples also run at every precision. `error` is the largest difference of a float from its value in f32, |a - b| / (1 + |b|). `same` \
@@ -143,6 +146,9 @@ pub(crate) struct CheckArguments {
     /// stores its own
     #[arg(long)]
     pub(crate) recalibrate: bool,
+    /// Print what the plugin notes in calls that succeed, each note once
+    #[arg(long)]
+    pub(crate) notes: bool,
     #[command(flatten)]
     pub(crate) host: HostArguments,
 }

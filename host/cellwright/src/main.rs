@@ -48,6 +48,7 @@ fn run(cli: Cli, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Demo(arguments) => commands::demo::demo(&arguments),
         Command::Push(arguments) => commands::push::push(&arguments),
         Command::Models(arguments) => commands::models::models(&arguments),
+        Command::Logs(arguments) => commands::logs::logs(&arguments),
         Command::Infer(arguments) => commands::infer::infer(&arguments),
         Command::Keys(arguments) => commands::admin::keys(&arguments, matches),
         Command::Tenants(arguments) => commands::admin::tenants(&arguments, matches),

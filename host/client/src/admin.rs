@@ -1,7 +1,7 @@
 //! Administration: versions, tenants, keys.
 
 use cellwright_protocol::messages::admin::{
-    Activated, CreatedKey, Key, KeyList, Model, ModelList, NewKey, NewTenant, Tenant, TenantList, TenantSettings,
+    Activated, CreatedKey, Key, KeyList, Model, ModelList, NewKey, NewTenant, PluginFailure, PluginLog, Tenant, TenantList, TenantSettings,
 };
 use hyper::Method;
 
@@ -24,6 +24,14 @@ impl Client {
     /// If there is no such answer.
     pub async fn model(&self, model: &str) -> Result<Model, ClientError> {
         self.get(format!("/v1/models/{}", name_segment(model)?)).await
+    }
+
+    /// How the model's plugin has failed after that time, the oldest failure first.
+    ///
+    /// # Errors
+    /// If there is no such answer.
+    pub async fn plugin_log(&self, model: &str, after_ms: u64) -> Result<Vec<PluginFailure>, ClientError> {
+        Ok(self.get::<PluginLog>(format!("/v1/models/{}/logs?after={after_ms}", name_segment(model)?)).await?.failures)
     }
 
     /// Has a version serve from now on.

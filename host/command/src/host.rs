@@ -9,7 +9,7 @@ use cellwright_backend::machine;
 use cellwright_bundle::Bundle;
 use cellwright_engine::options::{Observer, TraceFn};
 use cellwright_engine::{EngineOptions, SLICE_NS};
-use cellwright_plugin_runtime::{ChildCompiler, Compiler, RuntimeError, RuntimeOptions};
+use cellwright_plugin_runtime::{ChildCompiler, Compiler, Export, RuntimeError, RuntimeOptions};
 use cellwright_scheduler::{Config, Release};
 use cellwright_serving::{ServedModel, Serving, ServingOptions, StartError};
 use tokio::runtime::Runtime;
@@ -39,6 +39,8 @@ pub struct Setup {
     pub recalibrate: bool,
     /// Address space for plugins (see [`RuntimeOptions`]).
     pub plugin_address_bytes: Option<u64>,
+    /// Hears what plugins note (see [`RuntimeOptions`]); none: the log does.
+    pub on_note: Option<fn(Export, &str)>,
 }
 
 /// Address space for the plugins of a command that runs one bundle: as many instances as a server has, with as much memory.
@@ -55,6 +57,7 @@ impl Default for Setup {
             observer: None,
             recalibrate: false,
             plugin_address_bytes: None,
+            on_note: None,
         }
     }
 }
@@ -112,6 +115,7 @@ pub fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::Result<S
         std::env::current_exe().context("cannot find the path of this program, which compiles plugins in a child process")?
     };
     let compiler = Compiler::Child(ChildCompiler::new(program, vec!["compile-plugin".to_owned()]));
+    let runtime = RuntimeOptions::new(compiler);
     Ok(ServingOptions {
         engine: EngineOptions {
             scheduler: setup.scheduler,
@@ -129,7 +133,8 @@ pub fn serving_options(setup: Setup, cache: Option<PathBuf>) -> anyhow::Result<S
             idle_bytes_max: machine::memory_bytes() / 16,
             address_bytes_max: setup.plugin_address_bytes,
             on_long_call: cellwright_gate::let_others_go_on,
-            ..RuntimeOptions::new(compiler)
+            on_note: setup.on_note.unwrap_or(runtime.on_note),
+            ..runtime
         },
         plugin_threads: PLUGIN_THREADS,
         answers_bytes_max: None,

@@ -4,6 +4,8 @@
 //! machine and no web page. The first key, which is an operator's, closes the server. Revoking the
 //! last key does not open it again.
 
+use std::sync::Arc;
+
 use cellwright_registry::{KeyId, Scope, Scopes, TenantName};
 
 use crate::error::Error;
@@ -29,6 +31,8 @@ pub struct Caller {
     pub is_operator: bool,
     /// The key that was used.
     pub key: Option<KeyId>,
+    /// The name under which the caller finds this request again.
+    pub request: Arc<str>,
     scopes: Scopes,
 }
 
@@ -81,7 +85,7 @@ impl Gate {
                 return Err(Error::Forbidden(sentence.to_owned()));
             }
             let tenant = named.unwrap_or_else(TenantName::default_tenant);
-            return Ok(Caller { tenant, named: is_named, is_operator: true, key: None, scopes: Scopes::all() });
+            return Ok(Caller { tenant, named: is_named, is_operator: true, key: None, request: Arc::default(), scopes: Scopes::all() });
         }
         let key = credentials.key;
         let key = key.ok_or(Error::Unauthenticated("this server requires a key: send it as `Authorization: Bearer KEY`"))?;
@@ -96,6 +100,6 @@ impl Gate {
             None if is_operator => TenantName::default_tenant(),
             None => identity.tenant,
         };
-        Ok(Caller { tenant, named: is_named, is_operator, key: Some(identity.key), scopes: identity.scopes })
+        Ok(Caller { tenant, named: is_named, is_operator, key: Some(identity.key), request: Arc::default(), scopes: identity.scopes })
     }
 }

@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::handover::keeping;
 use crate::limiter::{TenantLimiter, WorkPermit};
 use crate::limits::{Limit, LimitReached};
+use crate::plugin_log::REQUEST_BYTES_MAX;
 use crate::queue;
 use crate::reading::LARGE;
 use crate::retired::RetiredVersions;
@@ -47,13 +48,21 @@ pub struct Call {
     pub priority: u32,
     /// What it holds of the host's memory until it has ended, or the part has run.
     pub share: Option<RequestShare>,
+    /// The name by which its client is told of it, unless the request has an id.
+    pub name: Arc<str>,
 }
 
 impl Call {
     /// A call that comes now, has no timeout and the lowest priority, and wants its answer whole.
     #[must_use]
     pub fn new(request: InferRequest) -> Self {
-        Self { request, delivery: Delivery::Whole, since: Instant::now(), timeout: None, priority: 0, share: None }
+        Self { request, delivery: Delivery::Whole, since: Instant::now(), timeout: None, priority: 0, share: None, name: Arc::default() }
+    }
+
+    /// The id by which its client is told of it.
+    pub(crate) fn id(&self) -> Arc<str> {
+        let shown = |id: &str| Arc::from(&id[..id.floor_char_boundary(REQUEST_BYTES_MAX)]);
+        self.request.id.as_deref().map_or_else(|| self.name.clone(), shown)
     }
 
     /// Of ranks 0 goes first.
@@ -207,12 +216,13 @@ impl Calls {
         let ((in_flight, permit), patience) = arrived?;
         let (answer, mut writer) = Answer::new(self.part_bytes_max, patience);
         let deadline = patience.until.map(|at| (self.deadlines.clone(), self.deadlines.enter(at, answer.canceller())));
-        let (deployed, priority, span) = (deployed.clone(), call.priority, Span::current());
+        let (deployed, priority, id, span) = (deployed.clone(), call.priority, call.id(), Span::current());
         let share = call.share.take();
         writer.observe(Box::new(CallRecord {
             deployed: deployed.clone(),
             patience,
             priority,
+            id,
             span,
             deadline,
             share,
@@ -308,6 +318,7 @@ struct CallRecord {
     deployed: Arc<Deployed>,
     patience: Patience,
     priority: u32,
+    id: Arc<str>,
     /// The span in which the call came. Its end is told there.
     span: Span,
     deadline: Option<(Arc<Deadlines>, DeadlineKey)>,
@@ -334,6 +345,7 @@ impl Observer for CallRecord {
         }
         let error = result.as_ref().err().map(|error| (error.kind(), error.to_string()));
         let error = error.as_ref().map(|(kind, error)| (*kind, error.as_str()));
+        self.deployed.keep_failure(&self.id, error);
         log_end(&self.deployed, (self.patience.since, self.priority), &self.span, error, times);
     }
 }

@@ -18,6 +18,7 @@ use crate::deadlines::Clock;
 use crate::error::LookupError;
 use crate::figures::UsualTime;
 use crate::limits::{Limit, LimitReached};
+use crate::plugin_log::PluginLog;
 use crate::queue::TenantQueue;
 use crate::retired::RetiredVersions;
 use crate::session::OpenSessions;
@@ -55,6 +56,7 @@ pub(crate) struct TenantEntry {
     pub(crate) bounds: Bounds,
     pub(crate) queue: TenantQueue,
     pub(crate) sessions: OpenSessions,
+    pub(crate) plugin_log: PluginLog,
     /// Calls that keep a thread that served connections.
     pub(crate) long_begins: AtomicU32,
     pub(crate) server: Arc<ServerBounds>,
@@ -212,6 +214,13 @@ impl Deployed {
         self.figures.calls.record_failure(kind, since.elapsed());
     }
 
+    /// Keeps how a request ended, if that was the plugin's fault.
+    pub(crate) fn keep_failure(&self, request: &str, error: Option<(ErrorKind, &str)>) {
+        if let Some((ErrorKind::PluginFault, error)) = error {
+            self.entry.tenant.plugin_log.add((self.entry.number, self.version), request, error);
+        }
+    }
+
     /// Takes a place for a call that begins now.
     pub(crate) fn take_in_flight(self: &Arc<Self>) -> Result<InFlight, LimitReached> {
         let now = Instant::now();
@@ -363,6 +372,7 @@ impl Catalog {
                 bounds: Bounds::default(),
                 queue: TenantQueue::default(),
                 sessions: OpenSessions::default(),
+                plugin_log: PluginLog::default(),
                 long_begins: AtomicU32::new(0),
                 server: self.server.clone(),
                 model_numbers: AtomicU32::new(0),
@@ -429,7 +439,10 @@ impl Catalog {
         let unknown = || LookupError::Unknown { model: shown(name) };
         let entry = self.model(tenant, name).ok_or_else(unknown)?;
         let model = || entry.name.as_str().to_owned();
-        let deployed = entry.serving().map_err(|reason| LookupError::NotServing { model: model(), reason: reason.to_string() })?;
+        // A plugin's words are for its owner, who sees them in the list of models.
+        let told =
+            |reason| if matches!(reason, Reason::Broken(_)) { "its active version did not load".to_owned() } else { reason.to_string() };
+        let deployed = entry.serving().map_err(|reason| LookupError::NotServing { model: model(), reason: told(reason) })?;
         match version {
             Some(asked) if asked != deployed.version_text => {
                 Err(LookupError::OtherVersion { model: model(), asked: shown(asked), serving: deployed.version })

@@ -69,6 +69,7 @@ pub struct Ask<'a> {
 pub struct Permit {
     deployed: Arc<Deployed>,
     share: RequestShare,
+    name: Arc<str>,
 }
 
 impl Permit {
@@ -89,10 +90,10 @@ impl Permit {
     /// # Errors
     /// If it is refused before its request is looked at. Later errors come through the answer.
     pub async fn call(self, gate: &Gate, input: Input) -> Result<Answer, Error> {
-        let calls = gate.platform.calls();
+        let (calls, share) = (gate.platform.calls(), Some(self.share));
         match input {
-            Input::One(call) => calls.call(&self.deployed, Call { share: Some(self.share), ..call }).await,
-            Input::Session(first, parts) => calls.session(&self.deployed, Call { share: Some(self.share), ..first }, parts).await,
+            Input::One(call) => calls.call(&self.deployed, Call { share, name: self.name, ..call }).await,
+            Input::Session(first, parts) => calls.session(&self.deployed, Call { share, name: self.name, ..first }, parts).await,
         }
     }
 }
@@ -215,7 +216,7 @@ impl Gate {
         let max = self.bounds.body_bytes_max;
         let bytes = usize::try_from(ask.bytes).ok().filter(|bytes| *bytes <= max);
         share.hold(bytes.ok_or_else(|| Limit::BodyBytes.reached(max as u64))?)?;
-        Ok(Permit { deployed, share })
+        Ok(Permit { deployed, share, name: caller.request.clone() })
     }
 
     /// A share of the host's memory for a tenant's request, or for an answer to one, which holds

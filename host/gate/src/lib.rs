@@ -18,6 +18,7 @@ mod catalog;
 mod deadlines;
 mod handover;
 mod limiter;
+mod plugin_log;
 mod queue;
 mod reading;
 mod retired;

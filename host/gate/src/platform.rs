@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use cellwright_backend::Backend;
 use cellwright_bundle::ArchiveLimits;
+use cellwright_protocol::messages::admin::PluginLog;
 use cellwright_registry::{Registry, TenantName};
 use cellwright_serving::{Serving, ServingOptions, StartError};
 
@@ -194,6 +195,15 @@ impl Platform {
     /// If there is no such model, or not that version of it serves.
     pub fn find(&self, tenant: &TenantName, model: &str, version: Option<&str>) -> Result<Arc<Deployed>, LookupError> {
         self.catalog().find(tenant, model, version)
+    }
+
+    /// How the plugin of a model has failed since that time, as far as it is remembered.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn plugin_log(&self, tenant: &TenantName, model: &str, after_ms: u64) -> Result<PluginLog, LookupError> {
+        let entry = self.catalog().model(tenant, model).ok_or_else(|| LookupError::Unknown { model: model.to_owned() })?;
+        Ok(PluginLog { failures: entry.tenant.plugin_log.after(entry.number, after_ms) })
     }
 
     /// Takes no new calls and waits until those in flight and those that wait have ended, or until

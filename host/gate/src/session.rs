@@ -74,6 +74,7 @@ struct SessionRecord {
     deployed: Arc<Deployed>,
     since: Instant,
     priority: u32,
+    id: Arc<str>,
     span: Span,
     /// Set if the session ends with an error.
     failed: Arc<AtomicBool>,
@@ -93,6 +94,7 @@ impl Observer for SessionRecord {
             }
         };
         let error = error.as_ref().map(|(kind, error)| (*kind, error.as_str()));
+        self.deployed.keep_failure(&self.id, error);
         log_end(&self.deployed, (self.since, self.priority), &self.span, error, times);
     }
 }
@@ -114,6 +116,7 @@ impl Calls {
             deployed: deployed.clone(),
             since: first.since,
             priority: first.priority,
+            id: first.id(),
             span: Span::current(),
             failed: failed.clone(),
         };

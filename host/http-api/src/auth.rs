@@ -51,11 +51,13 @@ impl FromRequestParts<Arc<App>> for Caller {
         let (headers, uri) = (&parts.headers, &parts.uri);
         let tenant = only(headers, &TENANT_HEADER)?.or_else(|| query::value(uri, "tenant"));
         let key = only(headers, &AUTHORIZATION)?.and_then(bearer);
-        let caller = app.gate.authenticate(Credentials { key, is_local: is_from_here(headers, uri)? }, tenant)?;
+        let mut caller = app.gate.authenticate(Credentials { key, is_local: is_from_here(headers, uri)? }, tenant)?;
         if key.is_some() {
             streams::note_key();
         }
-        let caller = Self { caller, exchange: parts.extensions.get().cloned() };
+        let exchange: Option<ExchangeId> = parts.extensions.get().cloned();
+        caller.request = exchange.as_ref().map(ExchangeId::text).unwrap_or_default();
+        let caller = Self { caller, exchange };
         caller.concerns(&caller.tenant);
         Ok(caller)
     }

@@ -79,8 +79,8 @@ fn parameters(operation: &Operation) -> Vec<Value> {
         };
         parameters.push(json!({ "name": part, "in": "path", "required": true, "schema": schema }));
     }
-    for (name, description) in operation.query {
-        parameters.push(json!({ "name": name, "in": "query", "description": description, "schema": { "type": "boolean" } }));
+    for (name, kind, description) in operation.query {
+        parameters.push(json!({ "name": name, "in": "query", "description": description, "schema": { "type": kind } }));
     }
     if operation.scope.is_some() {
         let description = "The tenant whose models are used; only an operator's key may name another one than its own.";
@@ -231,7 +231,7 @@ fn print_operation(page: &mut String, operation: &Operation) {
         Answer::Text(media) => format!("200: {media}"),
         Answer::Empty(status) => status.to_string(),
     };
-    let query: String = operation.query.iter().map(|(name, text)| format!("<br><code>?{name}=</code> {}", escaped(text))).collect();
+    let query: String = operation.query.iter().map(|(name, _, text)| format!("<br><code>?{name}=</code> {}", escaped(text))).collect();
     let refusals: Vec<String> =
         refusals(operation).iter().map(|status| format!("<span title=\"{}\">{status}</span>", meaning(*status))).collect();
     let key = operation.scope.map_or("no key needed".to_owned(), |scope| format!("key: {}", escaped(scope)));

@@ -19,6 +19,12 @@ pub(crate) fn truth(uri: &Uri, name: &str, default: bool) -> Result<bool, Refusa
     }
 }
 
+/// A parameter that is a number from 0; 0 if it is not there.
+pub(crate) fn number(uri: &Uri, name: &str) -> Result<u64, Refusal> {
+    let refusal = |_| Refusal::bad_input(format!("the query parameter `{name}` takes a whole number from 0"));
+    value(uri, name).map_or(Ok(0), |value| value.parse().map_err(refusal))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,5 +37,8 @@ mod tests {
         assert!(!truth(&uri, "activate", true).unwrap());
         assert!(truth(&uri, "other", true).unwrap());
         assert!(truth(&"/?activate=1".parse().unwrap(), "activate", true).is_err());
+        let uri: Uri = "/?after=17&bad=-1&worse=18446744073709551616".parse().unwrap();
+        assert_eq!((number(&uri, "after").unwrap(), number(&uri, "other").unwrap()), (17, 0));
+        assert!(number(&uri, "bad").is_err() && number(&uri, "worse").is_err());
     }
 }

@@ -39,6 +39,11 @@ const SENTENCE_SHOWN_MAX: usize = 4 << 10;
 /// Of a request's own id, so much stands in a message.
 const ID_SHOWN_MAX: usize = 128;
 
+/// What clients hear of a plugin that failed. Its own words are for its model's owner.
+const PLUGIN_FAILED: &str = "the model's plugin failed; its owner can look up why under the request's id";
+/// And what the log says of it.
+const PLUGIN_FAILED_LOG: &str = "a model's plugin failed; `cellwright logs MODEL` says why";
+
 const INTERNAL: &str = "the server failed; its log says more under the request's id";
 
 impl Refusal {
@@ -158,6 +163,11 @@ impl From<Error> for Refusal {
                 refusal.0.detail = Some(error.to_string());
                 refusal
             }
+            Error::Infer(failed) if failed.kind() == ErrorKind::PluginFault => {
+                let mut refusal = Self::new(ErrorKind::PluginFault, PLUGIN_FAILED);
+                refusal.0.detail = Some(PLUGIN_FAILED_LOG.to_owned());
+                refusal
+            }
             _ => Self::new(error.kind(), error),
         }
     }
@@ -268,6 +278,14 @@ mod tests {
             assert!(!log.contains("SECRET") && !log.contains("WARN"), "{log}");
             assert!(log.contains(status) && log.contains("x1") && log.contains("/v2/models/m/infer"), "{log}");
         }
+    }
+
+    #[test]
+    fn a_plugins_words_reach_neither_its_clients_nor_the_log() {
+        let refusal = Refusal::from(InferError::Waits { plugin: "SECRET".to_owned() });
+        assert_eq!(refusal.message("x1", Some("m")), format!("{PLUGIN_FAILED} (model `m`, request `x1`)"));
+        let log = logged(&refusal);
+        assert!(log.lines().count() == 1 && log.contains("WARN") && log.contains("x1") && !log.contains("SECRET"), "{log}");
     }
 
     fn logged(refusal: &Refusal) -> String {

@@ -32,6 +32,10 @@ impl ExchangeId {
         &self.text
     }
 
+    pub(crate) fn text(&self) -> Arc<str> {
+        self.text.clone()
+    }
+
     pub(crate) fn header(&self) -> Option<HeaderValue> {
         HeaderValue::from_str(&self.text).ok()
     }

@@ -77,6 +77,7 @@ fn administration() -> Router<Arc<App>> {
     Router::new()
         .route("/v1/models", get(admin::models::list))
         .route("/v1/models/{model}", get(admin::models::one).put(upload::upload).delete(admin::models::delete))
+        .route("/v1/models/{model}/logs", get(admin::models::logs))
         .route("/v1/models/{model}/rollback", post(admin::models::roll_back))
         .route("/v1/models/{model}/versions/{version}", delete(admin::models::delete_version))
         .route("/v1/models/{model}/versions/{version}/activate", post(admin::models::activate))

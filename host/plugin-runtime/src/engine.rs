@@ -13,8 +13,8 @@ use crate::error::RuntimeError;
 use crate::limits::Limits;
 use crate::sentence;
 
-/// Frames kept of a guest's stack when it traps: enough to name the function.
-const BACKTRACE_FRAMES: NonZeroUsize = NonZeroUsize::new(4).expect("4 is not 0");
+/// Frames kept of a guest's stack when it traps: enough to reach those below its language's own panic.
+const BACKTRACE_FRAMES: NonZeroUsize = NonZeroUsize::new(24).expect("24 is not 0");
 
 /// What stays in memory of an instance's memory and tables when it is dropped, so that the next one needs no page faults.
 const KEEP_RESIDENT_BYTES: usize = 256 << 10;

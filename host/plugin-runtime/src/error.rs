@@ -169,9 +169,20 @@ pub struct Site {
     pub export: Export,
     /// What it noted, a panic's text among it.
     pub notes: Vec<String>,
+    /// The functions in which it ended, innermost first.
+    pub frames: Vec<String>,
 }
 
 impl Site {
+    fn called(&self) -> String {
+        let names: Vec<String> = self.frames.iter().map(|name| format!("\"{name}\"")).collect();
+        match &names[..] {
+            [] => String::new(),
+            [only] => format!(" in function {only}"),
+            [first, callers @ ..] => format!(" in function {first}, called by {}", callers.join(", ")),
+        }
+    }
+
     fn said(&self) -> String {
         const BYTES_MAX: usize = 2 << 10;
         let Some(last) = self.notes.last() else { return String::new() };
@@ -201,7 +212,7 @@ pub enum CallError {
         site: Box<Site>,
     },
     /// The plugin trapped, asked for what there is not, or answered with what cannot be read.
-    #[error("plugin `{}` failed in {}: {cause}{}", site.plugin, site.export, site.said())]
+    #[error("plugin `{}` failed in {}: {cause}{}{}", site.plugin, site.export, site.called(), site.said())]
     Failed {
         /// Where.
         site: Box<Site>,
@@ -209,7 +220,7 @@ pub enum CallError {
         cause: String,
     },
     /// The plugin ran into a limit.
-    #[error("plugin `{}` {limit} in {}{}", site.plugin, site.export, site.said())]
+    #[error("plugin `{}` {limit} in {}{}{}", site.plugin, site.export, site.called(), site.said())]
     Limit {
         /// Where.
         site: Box<Site>,

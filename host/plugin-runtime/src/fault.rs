@@ -11,12 +11,18 @@ use crate::sentence;
 /// The engine's private error for answers that are too large says this.
 const TOO_MUCH_DATA: &str = "fuel allocated for hostcalls has been exhausted";
 
+/// Frames that are told.
+const FRAMES_MAX: usize = 6;
+/// How functions of Rust's panics begin, which are the same in every panic.
+const OF_PANICS: [&str; 5] = ["core::panicking::", "std::panicking::", "std::sys::", "__rustc", "rust_panic"];
+
 /// The longest stack of a guest, as the engine was told.
 #[derive(Clone, Copy)]
 pub(crate) struct StackBytes(pub(crate) usize);
 
 /// What an error that ended a call means.
-pub(crate) fn classify(error: &Error, site: Box<Site>, limits: &Limits, stack: StackBytes) -> CallError {
+pub(crate) fn classify(error: &Error, mut site: Box<Site>, limits: &Limits, stack: StackBytes) -> CallError {
+    site.frames = frames(error);
     if error.is::<PoolConcurrencyLimitError>() {
         return CallError::Busy { site };
     }
@@ -54,11 +60,14 @@ fn cause(error: &Error) -> String {
     if matches!(error.downcast_ref::<Trap>(), Some(Trap::MemoryOutOfBounds)) {
         cause.push_str(" (a stack overflow can end like this, too)");
     }
-    let function = error.downcast_ref::<WasmBacktrace>().and_then(|backtrace| backtrace.frames().first()?.func_name());
-    if let Some(function) = function {
-        cause.push_str(&format!(" in function \"{}\"", sentence::of_function(function)));
-    }
     cause
+}
+
+/// The functions in which a call ended, without those of its language's own panic.
+fn frames(error: &Error) -> Vec<String> {
+    let frames = error.downcast_ref::<WasmBacktrace>().map(WasmBacktrace::frames).unwrap_or_default();
+    let names = frames.iter().filter_map(|frame| frame.func_name()).map(sentence::of_function);
+    names.filter(|name| !OF_PANICS.iter().any(|prefix| name.starts_with(prefix))).take(FRAMES_MAX).collect()
 }
 
 /// A refusal in the plugin's own words.

@@ -193,7 +193,7 @@ impl Recipe {
             started = start();
         }
         started.map_err(|(error, notes)| {
-            let site = Site { plugin: Arc::clone(self.plugin.shared_name()), export: Export::Start, notes };
+            let site = Site { plugin: Arc::clone(self.plugin.shared_name()), export: Export::Start, notes, frames: Vec::new() };
             fault::classify(&error, Box::new(site), &self.limits, self.plugin.runtime().stack)
         })
     }
@@ -216,7 +216,7 @@ impl Recipe {
             Err(error) => Err(fault::classify(&error, self.site(export, instance), &self.limits, self.plugin.runtime().stack)),
         };
         for note in instance.take_notes() {
-            tracing::debug!(plugin = self.plugin.name(), %export, note, "a plugin noted");
+            (self.plugin.runtime().on_note)(export, &note);
         }
         answered
     }
@@ -229,6 +229,6 @@ impl Recipe {
     }
 
     fn site(&self, export: Export, instance: &mut Instance) -> Box<Site> {
-        Box::new(Site { plugin: Arc::clone(self.plugin.shared_name()), export, notes: instance.take_notes() })
+        Box::new(Site { plugin: Arc::clone(self.plugin.shared_name()), export, notes: instance.take_notes(), frames: Vec::new() })
     }
 }

@@ -10,7 +10,7 @@ use wasmtime::component::{Component, Linker};
 
 use crate::clock::Clock;
 use crate::code::Code;
-use crate::error::{CallError, Defect};
+use crate::error::{CallError, Defect, Export};
 use crate::fault::StackBytes;
 use crate::instance::{Instance, State};
 use crate::limits::Limits;
@@ -45,6 +45,7 @@ pub(crate) struct Surroundings {
     pub(crate) stack: StackBytes,
     pub(crate) warmth: Arc<Warmth<Instance>>,
     pub(crate) on_long_call: fn(),
+    pub(crate) on_note: fn(Export, &str),
 }
 
 impl Plugin {

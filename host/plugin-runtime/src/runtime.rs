@@ -11,7 +11,7 @@ use wasmtime::component::Component;
 use crate::cache::{Cache, ContentName};
 use crate::compiler::Compiler;
 use crate::engine::{self, PoolSize, Reservation, Running};
-use crate::error::{CompileError, Defect, RuntimeError};
+use crate::error::{CompileError, Defect, Export, RuntimeError};
 use crate::fault::StackBytes;
 use crate::limits::Limits;
 use crate::plugin::{Plugin, Surroundings};
@@ -48,6 +48,8 @@ pub struct RuntimeOptions {
     pub idle_bytes_max: u64,
     /// Run by the thread of a call that has been running for two to four milliseconds, and again every ten or so: somebody else may then do what that thread would do next.
     pub on_long_call: fn(),
+    /// Hears what a plugin notes in a call that succeeds. What it notes in others is in their errors.
+    pub on_note: fn(Export, &str),
 }
 
 impl RuntimeOptions {
@@ -69,6 +71,7 @@ impl RuntimeOptions {
             idle_per_model_max: cores.saturating_mul(2),
             idle_bytes_max: 1 << 30,
             on_long_call: || (),
+            on_note: |export, note| tracing::debug!(%export, note, "a plugin noted"),
         }
     }
 }
@@ -115,8 +118,8 @@ impl Runtime {
         let idle = WarmthBounds { per_model: options.idle_per_model_max, total, bytes: options.idle_bytes_max };
         let warmth = Arc::new(Warmth::new(idle));
         let compatibility = engine::compatibility(&engine);
-        let surroundings =
-            Arc::new(Surroundings { engine, clock, linker, limits, stack, warmth, on_long_call: options.on_long_call });
+        let RuntimeOptions { on_long_call, on_note, .. } = options;
+        let surroundings = Arc::new(Surroundings { engine, clock, linker, limits, stack, warmth, on_long_call, on_note });
         Ok(Self {
             surroundings,
             compiler: options.compiler,

@@ -10,7 +10,7 @@ fn assert_status(ran: &Ran, status: i32) {
 
 #[test]
 fn help_shows_how_each_verb_is_used() {
-    for verb in [&["run"][..], &["check"], &["bench", "serve"], &["completions"]] {
+    for verb in [&["run"][..], &["check"], &["logs"], &["bench", "serve"], &["completions"]] {
         let ran = cellwright(&[verb, &["--help"]].concat(), "");
         assert_status(&ran, 0);
         assert!(ran.stdout.contains(&format!("cellwright {}", verb.join(" "))), "{}", ran.stdout);

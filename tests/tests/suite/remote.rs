@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cellwright_tests::binary::{Ran, Running, cellwright, cellwright_in, done, program, refused, root};
+use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::server;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -187,6 +188,43 @@ fn nobody_makes_a_data_folder_by_looking_into_it() {
         assert!(error.contains("there is no server's data folder at"), "{error}");
     }
     assert!(!missing.exists());
+}
+
+/// A client hears that the plugin failed, and the owner of the model why.
+#[test]
+fn a_plugin_that_fails_is_explained_to_its_owner_alone() {
+    let data = TempDir::new().unwrap();
+    let server = Server::start(data.path(), &[]);
+    let bundle = BundleFolder::summing();
+    let path = bundle.path().to_str().unwrap();
+    done(server.ask(&["push", path]));
+    assert_eq!(done(server.ask(&["logs", "sums"])), "no call of sums has failed because of its plugin since the server started\n");
+    assert_eq!(done(server.ask(&["logs", "sums", "--json"])), "");
+    let fail = |id: &str| {
+        let input = json!([{ "name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4] }]);
+        let request = json!({ "id": id, "parameters": { "behave": "panic" }, "inputs": input });
+        let ran = server.ask_with(&["infer", "sums", "--input", "-"], &request.to_string());
+        let all = ran.stdout.clone() + &refused(ran);
+        assert!(all.contains(&format!(
+            "the model's plugin failed; its owner can look up why under the request's id (model `sums`, request `{id}`)"
+        )));
+        assert!(!all.contains("panicked"), "{all}");
+    };
+    fail("first");
+    let log = done(server.ask(&["logs", "sums"]));
+    let words = "version 1, request `first`: plugin `plugin.wasm` failed in unfold: wasm `unreachable` instruction executed (it noted: hostile: panicked on \
+                 purpose, at step 7)";
+    assert!(log.lines().count() == 1 && log.trim_end().ends_with(words) && log.starts_with("20"), "{log}");
+    let follower = Running::start(&["logs", "sums", "--follow", "--json", "--server", &server.url]);
+    assert_eq!(json(&follower.line())["request"], "first");
+    fail("second");
+    assert_eq!(json(&follower.line())["request"], "second");
+    assert!(refused(server.ask(&["logs", "none"])).contains("there is no model `none`"));
+    // Whoever uploads a plugin is told at once.
+    bundle.parameter("describe", "\"panic\"");
+    for told in [refused(server.ask(&["push", path])), refused(cellwright(&["check", path], ""))] {
+        assert!(told.contains("failed in describe: wasm `unreachable`") && told.contains("panicked on purpose, at step 7"), "{told}");
+    }
 }
 
 /// Proxies and clients try a 502 again.

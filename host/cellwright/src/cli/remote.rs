@@ -142,6 +142,27 @@ pub(crate) enum ModelsAction {
     },
 }
 
+const LOGS_EXAMPLES: &str = "Examples:
+  cellwright logs digits
+  cellwright logs digits --follow
+
+Each line is a call that failed because of the plugin: its time (UTC), the model's version, and the request's id, which its client was told. The server keeps the latest failures of a tenant in memory, at most 1 MiB and 1,024. A key needs the scope `upload`.";
+
+#[derive(Debug, Args)]
+#[command(after_help = LOGS_EXAMPLES)]
+pub(crate) struct LogsArguments {
+    /// Name of the model
+    pub(crate) model: String,
+    /// Go on, and print failures as they come
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Print each failure as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArguments,
+}
+
 const INFER_EXAMPLES: &str = "Examples:
   cellwright infer digits --input examples/digits/samples.jsonl
   cellwright infer dates --input examples/dates/samples.jsonl --stream

@@ -9,7 +9,8 @@ pub(super) struct Operation {
     /// The scope that a key needs. None: no key is needed.
     pub(super) scope: Option<&'static str>,
     pub(super) body: Body,
-    pub(super) query: &'static [(&'static str, &'static str)],
+    /// Name, type and meaning of each parameter.
+    pub(super) query: &'static [(&'static str, &'static str, &'static str)],
     pub(super) answer: Answer,
     /// Statuses of refusals, beside those that follow from the rest.
     pub(super) refusals: &'static [u16],
@@ -53,7 +54,10 @@ const BY_UPLOAD: Option<&str> = Some("upload");
 const BY_ADMIN: Option<&str> = Some("admin");
 const BY_OPERATOR: Option<&str> = Some("admin, of the tenant `operator`");
 
-const ACTIVATE: (&str, &str) = ("activate", "Whether to activate the new version (true, the default) or only to store it (false).");
+const AFTER: (&str, &str, &str) =
+    ("after", "integer", "Only failures after this time, in milliseconds since 1970: the last one's, to follow them.");
+const ACTIVATE: (&str, &str, &str) =
+    ("activate", "boolean", "Whether to activate the new version (true, the default) or only to store it (false).");
 
 macro_rules! operation {
     ($method:literal $path:expr, $group:expr, $summary:literal, $scope:expr, $body:expr, $answer:expr, $refusals:expr) => {
@@ -125,11 +129,12 @@ const REPOSITORY_OPERATIONS: [Operation; 3] = [
     operation!("post" "/v2/repository/models/{model}/unload", REPOSITORY, "Unload a model, so that it does not serve", BY_UPLOAD, Body::OptionalJson("UnloadRequest"), Answer::Empty(200), &[404, 429, 503]),
 ];
 
-const MODEL_OPERATIONS: [Operation; 7] = [
+const MODEL_OPERATIONS: [Operation; 8] = [
     operation!("get" "/v1/models", MODELS, "The models and their versions", ANY, Body::None, Answer::Json(200, "ModelList"), &[429]),
     operation!("get" "/v1/models/{model}", MODELS, "A model and its versions", ANY, Body::None, Answer::Json(200, "Model"), &[404, 429]),
     operation!("put" "/v1/models/{model}", MODELS, "Upload a bundle (.tar or .tar.zst) as the model's next version; its samples must pass", BY_UPLOAD, Body::Archive, Answer::JsonOr(201, 200, "Uploaded"), UPLOADS, &[ACTIVATE]),
     operation!("delete" "/v1/models/{model}", MODELS, "Delete a model and all its versions", BY_UPLOAD, Body::None, Answer::Empty(204), &[404, 429, 503]),
+    operation!("get" "/v1/models/{model}/logs", MODELS, "How a model's plugin has failed lately", BY_UPLOAD, Body::None, Answer::Json(200, "PluginLog"), &[404, 429, 503], &[AFTER]),
     operation!("post" "/v1/models/{model}/rollback", MODELS, "Activate the version that was active before", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), LOADS),
     operation!("delete" "/v1/models/{model}/versions/{version}", MODELS, "Delete a version that is not active", BY_UPLOAD, Body::None, Answer::Empty(204), &[404, 409, 429, 503]),
     operation!("post" "/v1/models/{model}/versions/{version}/activate", MODELS, "Activate a version, which then serves", BY_UPLOAD, Body::None, Answer::Json(200, "Activated"), LOADS),

@@ -35,6 +35,22 @@ fn a_trap_names_plugin_export_and_cause() {
     assert!(sentence.ends_with("in function \"classifier::step\""), "{sentence}");
 }
 
+/// Functions of Rust's own panics are the same in each of them.
+#[test]
+fn the_functions_are_named_in_which_a_panic_was() {
+    let functions = [
+        ("__rustc", "(unreachable)"),
+        ("_ZN4core9panicking9panic_fmt17h0123456789abcdefE", "(call $__rustc)"),
+        ("_ZN10classifier4step17h0123456789abcdefE", "(call $_ZN4core9panicking9panic_fmt17h0123456789abcdefE)"),
+        ("_ZN10classifier6unfold17h0123456789abcdefE", "(call $_ZN10classifier4step17h0123456789abcdefE)"),
+    ];
+    let extra: String = functions.map(|(name, body)| format!("(func ${name} (result i32) {body})")).concat();
+    let error = unfold(&Guest::unfolding("(call $_ZN10classifier6unfold17h0123456789abcdefE)").with_extra(&extra));
+    assert_eq!(error.site().frames, ["classifier::step", "classifier::unfold"]);
+    let sentence = "wasm `unreachable` instruction executed in function \"classifier::step\", called by \"classifier::unfold\"";
+    assert!(error.to_string().ends_with(sentence), "{error}");
+}
+
 #[test]
 fn the_text_of_a_panic_is_handed_back() {
     let guest = Guest::unfolding("(call $note (i32.const 3000) (i32.const 9)) (unreachable)")
@@ -138,7 +154,8 @@ fn describe_and_the_start_of_an_instance_have_a_time_of_their_own() {
     let looping = Guest { describe: "(loop $again (br $again)) (unreachable)".to_owned(), ..Guest::default() };
     assert_eq!(describe(&looping).as_deref(), Some("plugin `testee` used more than 20 ms of processor time in describe"));
     let starting = Guest::default().with_extra("(func $start (loop $again (br $again))) (start $start)");
-    assert_eq!(describe(&starting).as_deref(), Some("plugin `testee` used more than 20 ms of processor time in its start"));
+    let sentence = "plugin `testee` used more than 20 ms of processor time in its start in function \"start\"";
+    assert_eq!(describe(&starting).as_deref(), Some(sentence));
 }
 
 #[test]
@@ -176,7 +193,10 @@ fn deep_recursion_ends_at_the_stacks_limit() {
         .with_extra("(func $deeper (param i32) (result i32) (i32.add (call $deeper (i32.add (local.get 0) (i32.const 1))) (i32.const 1)))");
     let error = unfold(&recursing);
     assert_eq!(limit(&error), LimitReached::Stack(512 << 10));
-    assert_eq!(error.to_string(), "plugin `testee` used more than 524288 bytes of stack in unfold");
+    let sentence =
+        "plugin `testee` used more than 524288 bytes of stack in unfold in function \"deeper\", called by \"deeper\", \"deeper\"";
+    assert!(error.to_string().starts_with(sentence), "{error}");
+    assert_eq!(error.site().frames, ["deeper"; 6]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Models of one plugin: parameters, reuse of instances, many threads, a pool that runs out.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use cellwright_cell_graph::graph::Growth;
@@ -112,6 +113,20 @@ fn a_call_that_no_fresh_instance_has_room_for_fails_in_one_sentence() {
         let error = model.unfold(&nothing()).unwrap_err();
         assert_eq!(error.to_string(), "plugin `testee` asked for more than 67108864 bytes of memory in unfold");
     }
+}
+
+#[test]
+fn notes_of_calls_that_succeed_are_heard() {
+    thread_local!(static HEARD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
+    let on_note = |export, note: &str| HEARD.with_borrow_mut(|heard| heard.push(format!("{export}: {note}")));
+    let options = RuntimeOptions { instances_max: 4, on_note, ..RuntimeOptions::new(Compiler::InProcess) };
+    let note = "(call $note (i32.const 3000) (i32.const 5))";
+    let guest = Guest { describe: format!("{note} {EMPTY_ANSWER}"), ..Guest::unfolding(format!("{note} {note} {EMPTY_ANSWER}")) }
+        .with_import(r#"(import "cellwright:plugin/host@0.1.0" "note" (func $note (param i32 i32)))"#)
+        .with_extra(r#"(data (i32.const 3000) "hello")"#);
+    let plugin = Runtime::new(options).unwrap().compile("acme", "testee", &guest.wasm()).unwrap();
+    plugin.with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).unwrap().unfold(&nothing()).unwrap();
+    assert_eq!(HEARD.take(), ["describe: hello", "unfold: hello", "unfold: hello"]);
 }
 
 #[test]

@@ -38,6 +38,26 @@ pub struct SampleResult {
     pub error: Option<String>,
 }
 
+/// `GET /v1/models/{m}/logs`: how the model's plugin has failed lately, the oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginLog {
+    /// The failures.
+    pub failures: Vec<PluginFailure>,
+}
+
+/// A call that failed because of its model's plugin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginFailure {
+    /// When that was, in milliseconds since 1970. Each failure of a tenant has another time.
+    pub time_ms: u64,
+    /// The model's version.
+    pub version: u64,
+    /// The request's id, as its client was told.
+    pub request: String,
+    /// What happened, with the functions in which the plugin was and with what it noted.
+    pub error: String,
+}
+
 /// `GET /v1/models`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelList {

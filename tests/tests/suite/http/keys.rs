@@ -100,6 +100,7 @@ fn scopes_are_kept() {
     for (method, path) in [
         ("PUT", "/v1/models/m"),
         ("DELETE", "/v1/models/m"),
+        ("GET", "/v1/models/m/logs"),
         ("POST", "/v1/models/m/rollback"),
         ("POST", "/v1/models/m/versions/1/activate"),
         ("DELETE", "/v1/models/m/versions/1"),
@@ -124,6 +125,9 @@ fn tenants_do_not_see_one_another() {
     keyed.send(&keyed.other, "POST", "/v2/models/sums/infer", SUM).refused(404, "no model `sums`");
     assert_eq!(keyed.send(&keyed.other, "POST", "/v2/repository/index", b"").json(), json!([]));
     assert!(!keyed.send(&keyed.other, "GET", "/metrics", b"").text().contains("sums"));
+    keyed.send(&keyed.other, "GET", "/v1/models/sums/logs", b"").refused(404, "no model `sums`");
+    assert_eq!(keyed.send(&keyed.own, "GET", "/v1/models/sums/logs", b"").json(), json!({ "failures": [] }));
+    keyed.send(&keyed.own, "GET", "/v1/models/sums/logs?after=-1", b"").refused(400, "`after` takes a whole number from 0");
     keyed.send(&keyed.other, "POST", "/v2/models/sums/infer?tenant=default", SUM).refused(403, "does not belong to tenant `default`");
     keyed.send(&keyed.other, "GET", "/v1/tenants/default", b"").refused(403, "operator");
     // Neither its keys, nor whether there are any.

@@ -172,7 +172,7 @@ fn plugins_that_take_their_time_hold_up_nobody_else() {
     server.has("loops", &looping());
     let path = "/v2/models/loops/infer";
     // From then on it is known to be slow.
-    server.post(path, LOOP).refused(502, "time");
+    server.post(path, LOOP).refused(502, "the model's plugin failed");
     let long = LongCalls::keep(3);
     // More of them than the server has threads for everyone.
     let slow: Vec<_> = (0..4)
@@ -194,7 +194,7 @@ fn plugins_that_take_their_time_hold_up_nobody_else() {
     // The first one, that made it known, and these two: nothing of the fourth has begun.
     assert_eq!((server.counts().in_flight, server.counts().failed), (3, 3), "a tenant may have so many at once");
     drop(long);
-    slow.into_iter().for_each(|mut stream| Answer::read(&mut stream).refused(502, "time"));
+    slow.into_iter().for_each(|mut stream| Answer::read(&mut stream).refused(502, "the model's plugin failed"));
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn calls_that_take_long_for_once_hold_up_nobody_else() {
             .collect();
         assert_eq!(server.send("POST", "/v2/models/sums/infer", &[], SUM).status, 200);
         drop(long);
-        surprises.into_iter().for_each(|mut stream| Answer::read(&mut stream).refused(502, "time"));
+        surprises.into_iter().for_each(|mut stream| Answer::read(&mut stream).refused(502, "the model's plugin failed"));
     }
 }
 

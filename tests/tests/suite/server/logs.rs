@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use cellwright_tests::bundle_folder::BundleFolder;
 use cellwright_tests::server::Server;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 fn parsed(line: &str) -> Value {
@@ -63,6 +64,21 @@ fn a_log_at_info_says_what_was_changed_and_of_whom() {
         "changed DELETE /v1/models/sums default",
     ];
     assert_eq!(changes, wanted);
+}
+
+#[test]
+fn a_plugin_that_fails_is_one_line_of_the_log_without_its_words() {
+    let server = Server::start(&["--log-format", "json"]);
+    server.push("sums", &BundleFolder::summing());
+    let input = json!({ "parameters": { "behave": "panic" }, "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4] }] });
+    assert_eq!(server.send("POST", "/v2/models/sums/infer", &[("x-request-id", "find-me")], input.to_string().as_bytes()).status, 502);
+    server.signal(Signal::TERM);
+    let (status, said) = server.wait();
+    let lines: Vec<_> = said.iter().filter(|line| line.starts_with('{')).collect();
+    assert!(status == Some(0) && lines.len() == 1, "{said:#?}");
+    let line = parsed(lines[0]);
+    assert_eq!((&line["id"], &line["tenant"], &line["level"]), (&"find-me".into(), &"default".into(), &"WARN".into()));
+    assert!(!lines[0].contains("panicked"), "{line}");
 }
 
 /// A change has the key that made it and the tenant that it concerns, and no secret.

@@ -18,6 +18,8 @@ pub(crate) struct Report<'a> {
     pub(crate) serving: &'a Serving,
     pub(crate) samples: Vec<SampleReport>,
     pub(crate) precisions: Vec<PrecisionReport>,
+    /// What the plugin noted, as far as that is asked for.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Report<'_> {
@@ -68,6 +70,7 @@ impl Report<'_> {
             "limits": self.limits().into_iter().map(|(name, limit)| (name.to_owned(), limit)).collect::<Map<_, _>>(),
             "tolerance": self.bundle.samples().tolerance,
             "memory": { "reserved": memory.reserved, "unshared": memory.unshared, "used": memory.used },
+            "notes": self.notes,
             "samples": self.samples.iter().map(sample).collect::<Vec<_>>(),
             "precision": self.bundle.precision().name(),
             "precisions": self.precisions.iter().map(precision_json).collect::<Vec<_>>(),
@@ -80,6 +83,7 @@ impl Report<'_> {
         let _ = self
             .write_head(&mut text)
             .and_then(|()| self.write_cells(&mut text))
+            .and_then(|()| self.notes.iter().try_for_each(|note| writeln!(text, "note     {note}")))
             .and_then(|()| self.write_samples(&mut text))
             .and_then(|()| self.write_precisions(&mut text));
         text

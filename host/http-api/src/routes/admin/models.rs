@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use cellwright_gate::Platform;
+use cellwright_gate::{Error, Platform};
 use cellwright_protocol::messages::admin::{Model, ModelList, SampleResult, Version};
 use cellwright_protocol::messages::repository::{IndexEntry, ModelState};
 use cellwright_registry as registry;
 use cellwright_registry::{Scope, TenantName};
+use http::Uri;
 use serde::Deserialize;
 
 use crate::app::App;
 use crate::auth::Caller;
+use crate::query;
 use crate::refusal::Refusal;
 use crate::routes::{Target, done, look_up, look_up_within, ok};
 
@@ -36,6 +38,14 @@ pub(in crate::routes) async fn one(State(app): State<Arc<App>>, caller: Caller, 
         Ok(model(found, &states))
     })
     .await
+}
+
+/// How its plugin has failed: for tenants that upload it, because a plugin's words may quote requests.
+pub(in crate::routes) async fn logs(State(app): State<Arc<App>>, caller: Caller, target: Target, uri: Uri) -> Result<Response, Refusal> {
+    caller.require(Scope::Upload)?;
+    let after_ms = query::number(&uri, "after")?;
+    look_up(&app, caller, move |platform, caller| Ok(platform.plugin_log(&caller.tenant, &target.model, after_ms).map_err(Error::from)?))
+        .await
 }
 
 pub(in crate::routes) async fn activate(State(app): State<Arc<App>>, caller: Caller, target: Target) -> Result<Response, Refusal> {

@@ -174,7 +174,7 @@ fn a_hoarder_of_memory_is_stopped_at_the_limit_of_its_model() {
 
 #[test]
 fn a_model_may_raise_its_memory_to_the_servers_limit() {
-    let grow = |pages: u32| Guest::unfolding(&format!("(drop (memory.grow (i32.const {pages}))) (i32.const 1024)"));
+    let grow = |pages: u32| Guest::unfolding(format!("(drop (memory.grow (i32.const {pages}))) (i32.const 1024)"));
     let limits = Limits { memory_bytes: 1 << 30, ..Limits::default() };
     model_with(&grow(2000), &limits).unfold(&nothing()).unwrap();
     assert_eq!(limit(&model_with(&grow(9000), &limits).unfold(&nothing()).unwrap_err()), LimitReached::Memory(512 << 20));

@@ -148,6 +148,18 @@ fn one_bad_call_among_many_fails_alone() {
     });
 }
 
+/// `check` loads a bundle at each precision while it holds the first model.
+#[test]
+fn a_plugin_that_is_in_use_is_not_compiled_again() {
+    let runtime = runtime();
+    let compile = || runtime.compile("acme", "testee", &Guest::default().wasm()).unwrap();
+    let in_use = compile().with_parameters(&[], Arc::new(Vec::new()), &Limits::default()).unwrap();
+    compile().counted(|_| Ok::<_, ()>(())).unwrap();
+    compile().counted(|_| Err::<(), _>("it was compiled again")).unwrap();
+    drop(in_use);
+    assert!(compile().counted(|_| Err::<(), _>("")).is_err(), "nobody has it");
+}
+
 #[test]
 fn more_models_than_instances_still_find_room() {
     let options = RuntimeOptions { instances_max: 4, ..RuntimeOptions::new(Compiler::InProcess) };

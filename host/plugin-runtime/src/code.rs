@@ -10,6 +10,7 @@ use wasmtime::{AsContextMut, Engine, format_err};
 
 use crate::abi::{self, UnreadDescription, types};
 use crate::instance::State;
+use crate::wasi;
 
 type DescribeTakes<'a> = (&'a [types::Parameter],);
 type ResumeTakes<'a> = (&'a [u8], &'a types::Event);
@@ -40,7 +41,7 @@ impl Code {
     ///
     /// The component asks for what the host does not offer, or lacks a function of the ABI, or has one of other types.
     pub(crate) fn link(linker: &Linker<State>, component: &Component) -> wasmtime::Result<Self> {
-        let linked = linker.instantiate_pre(component)?;
+        let linked = wasi::linker_for(linker, component)?.instantiate_pre(component)?;
         let interface = component.get_export_index(None, abi::UNFOLDING);
         let interface = interface.ok_or_else(|| format_err!("it exports no {}", abi::UNFOLDING))?;
         Ok(Self {

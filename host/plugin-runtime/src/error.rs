@@ -32,7 +32,7 @@ pub enum Defect {
     #[error("the plugin is not valid WebAssembly: {0}")]
     Invalid(String),
     /// It needs something that plugins do not get.
-    #[error("the plugin imports {0}, which the host does not offer")]
+    #[error("the plugin imports {0}, which the host does not offer: build the plugin without that, or put a stub in its place")]
     ForeignImport(String),
     /// It is written against a version of the ABI that this host does not know.
     #[error("the plugin speaks cellwright:plugin@{spoken}, and this host serves {served}")]

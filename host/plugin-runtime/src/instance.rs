@@ -19,6 +19,7 @@ use crate::error::{Blame, LimitReached};
 use crate::limits::Limits;
 use crate::request::{BundleView, RequestView};
 use crate::sentence;
+use crate::wasi::{self, Process};
 
 /// What a plugin may say during one call.
 const NOTES_MAX: usize = 32;
@@ -39,6 +40,9 @@ pub(crate) struct State {
     /// Whether the call was looked at before.
     is_seen: bool,
     notes: VecDeque<String>,
+    /// The beginning of a line that its runtime prints.
+    printed: Vec<u8>,
+    pub(crate) process: Process,
     request: Option<Arc<RequestView>>,
     bundle: Option<Arc<dyn BundleView>>,
 }
@@ -74,6 +78,46 @@ impl ResourceLimiter for Usage {
 impl types::Host for State {}
 
 impl State {
+    /// Keeps a note; a panic's text is the last.
+    fn keep(&mut self, mut note: String) {
+        if self.notes.len() == NOTES_MAX {
+            self.notes.pop_front();
+        }
+        sentence::truncate(&mut note, NOTE_BYTES_MAX);
+        self.notes.push_back(sentence::of(&note));
+    }
+
+    /// Makes a note of each line that ends in these bytes. The rest waits for its end, or for that
+    /// of the call.
+    pub(crate) fn print(&mut self, bytes: &[u8]) {
+        // Of so many bytes the lines before these are not kept anyway, or are cut.
+        let bytes = &bytes[bytes.len().saturating_sub(NOTES_MAX * NOTE_BYTES_MAX)..];
+        let mut lines = bytes.split(|byte| *byte == b'\n').peekable();
+        while let Some(line) = lines.next() {
+            let room = NOTE_BYTES_MAX - self.printed.len();
+            self.printed.extend_from_slice(&line[..line.len().min(room)]);
+            if lines.peek().is_some() {
+                self.end_line();
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        let line = std::mem::take(&mut self.printed);
+        if !line.trim_ascii().is_empty() {
+            self.keep(String::from_utf8_lossy(&line).into_owned());
+        }
+    }
+
+    fn take_notes(&mut self) -> Vec<String> {
+        self.end_line();
+        std::mem::take(&mut self.notes).into()
+    }
+
+    pub(crate) fn memory_bytes_max(&self) -> usize {
+        self.usage.memory_bytes_max
+    }
+
     fn request(&self) -> Result<&RequestView, Blame> {
         self.request.as_deref().ok_or_else(|| Blame::plugin("it asked about the request, and there is one in unfold and resume only"))
     }
@@ -102,13 +146,8 @@ impl request::Host for State {
 }
 
 impl host::Host for State {
-    fn note(&mut self, mut message: String) -> wasmtime::Result<()> {
-        // A panic's text is the last.
-        if self.notes.len() == NOTES_MAX {
-            self.notes.pop_front();
-        }
-        sentence::truncate(&mut message, NOTE_BYTES_MAX);
-        self.notes.push_back(sentence::of(&message));
+    fn note(&mut self, message: String) -> wasmtime::Result<()> {
+        self.keep(message);
         Ok(())
     }
 
@@ -139,6 +178,7 @@ impl host::Host for State {
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     Bindings::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+    wasi::add_stubs(&mut linker)?;
     Ok(linker)
 }
 
@@ -164,6 +204,8 @@ impl Instance {
                 allowance: Allowance::new(limits.describe_time),
                 is_seen: false,
                 notes: VecDeque::new(),
+                printed: Vec::new(),
+                process: Process::default(),
                 request: None,
                 bundle: None,
             },
@@ -182,7 +224,7 @@ impl Instance {
         });
         match code.instantiate(&mut store) {
             Ok(functions) => Ok(Self { store, functions, call_time: limits.call_time, sound: true, first_call_bytes: None }),
-            Err(error) => Err((error, std::mem::take(&mut store.data_mut().notes).into())),
+            Err(error) => Err((error, store.data_mut().take_notes())),
         }
     }
 
@@ -256,7 +298,7 @@ impl Instance {
 
     /// What the plugin noted last since this was last asked.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.store.data_mut().notes).into()
+        self.store.data_mut().take_notes()
     }
 
     fn enter(&mut self, request: &Arc<RequestView>) {

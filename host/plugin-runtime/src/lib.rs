@@ -27,6 +27,7 @@ mod request;
 mod runtime;
 mod sentence;
 mod warm;
+mod wasi;
 
 pub use abi::SERVED_VERSIONS;
 pub use allowance::processor_time;

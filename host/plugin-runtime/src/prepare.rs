@@ -1,7 +1,8 @@
 //! From uploaded bytes to a component that imports only what the host offers.
 //!
-//! A component is checked; a core module is checked, given the ABI's description where it has none, and encoded as a component, with
-//! stubs in place of WASI preview 1. Runs where compilation runs: in the compiler's process, because the bytes are hostile.
+//! A component is checked. A core module is checked, given the ABI's description where it has none,
+//! and encoded as a component, with an adapter in place of WASI preview 1. Runs where compilation
+//! runs: in the compiler's process, because the bytes are hostile.
 
 mod surface;
 mod wasi;
@@ -17,7 +18,7 @@ use surface::{Kind, Surface};
 pub(crate) fn component(bytes: &[u8]) -> Result<Vec<u8>, Defect> {
     let surface = Surface::of(bytes)?;
     surface.check_version()?;
-    surface.check_imports()?;
+    surface.check_imports(false)?;
     match surface.kind {
         Kind::Component => Ok(bytes.to_vec()),
         Kind::Module => {
@@ -25,7 +26,7 @@ pub(crate) fn component(bytes: &[u8]) -> Result<Vec<u8>, Defect> {
             // The module's own description of its interface may have asked for more than its imports show.
             let encoded = Surface::of(&component)?;
             encoded.check_version()?;
-            encoded.check_imports()?;
+            encoded.check_imports(true)?;
             Ok(component)
         }
     }
@@ -35,7 +36,7 @@ fn encode(bytes: &[u8], surface: &Surface) -> Result<Vec<u8>, Defect> {
     let interface = |error| Defect::Interface(sentence::of_chain(&error));
     let mut module = bytes.to_vec();
     if !surface.describes_itself {
-        embed_interface(&mut module)?;
+        embed(&mut module, abi::WIT, "plugin")?;
     }
     let mut encoder = ComponentEncoder::default().validate(true).module(&module).map_err(interface)?;
     if !surface.wasi.is_empty() {
@@ -45,10 +46,11 @@ fn encode(bytes: &[u8], surface: &Surface) -> Result<Vec<u8>, Defect> {
     encoder.encode().map_err(interface)
 }
 
-fn embed_interface(module: &mut Vec<u8>) -> Result<(), Defect> {
+/// Describes a module's interface by this world.
+fn embed(module: &mut Vec<u8>, wit: &str, world: &str) -> Result<(), Defect> {
     let own = |error| Defect::Interface(format!("the host's own description of it cannot be used: {error:#}"));
     let mut resolve = wit_parser::Resolve::default();
-    let package = resolve.push_str("plugin.wit", abi::WIT).map_err(own)?;
-    let world = resolve.select_world(&[package], Some("plugin")).map_err(own)?;
+    let package = resolve.push_str("plugin.wit", wit).map_err(own)?;
+    let world = resolve.select_world(&[package], Some(world)).map_err(own)?;
     wit_component::embed_component_metadata(module, &resolve, world, StringEncoding::UTF8).map_err(own)
 }

@@ -3,8 +3,8 @@
 use wasmparser::{CompositeInnerType, FuncType, Parser, Payload, TypeRef, Validator};
 
 use super::wasi;
-use crate::abi;
 use crate::error::Defect;
+use crate::{abi, wasi as stand_ins};
 
 /// Which of the two accepted forms the bytes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,13 +120,15 @@ impl Surface {
         check_served(&spoken)
     }
 
-    /// Everything imported must be the ABI's; of a module it may also be WASI preview 1, which gets stubs.
-    pub(super) fn check_imports(&self) -> Result<(), Defect> {
+    /// Every import must be of the ABI, or of WASI with stand-ins. A component that the host itself
+    /// made of a module is `adapted`: it also imports what the adapter needs.
+    pub(super) fn check_imports(&self, adapted: bool) -> Result<(), Defect> {
         for import in &self.imports {
-            let stubbed = self.kind == Kind::Module && import.from == wasi::MODULE;
-            match abi::interface(&import.from) {
+            let from = import.from.as_str();
+            let is_preview_1 = self.kind == Kind::Module && from == wasi::MODULE;
+            match abi::interface(from) {
                 Some((interface, version)) if abi::OFFERED.contains(&interface) => check_served(version)?,
-                _ if stubbed => {}
+                _ if is_preview_1 || stand_ins::interface(from).is_some() || adapted && from == stand_ins::STUBS => {}
                 _ => return Err(Defect::ForeignImport(import.sentence())),
             }
         }

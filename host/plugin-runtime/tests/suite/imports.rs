@@ -1,4 +1,4 @@
-//! What the host offers a guest: the request's contents, files, notes, and stand-ins for WASI.
+//! What the host offers a guest: the request's contents, files and weights.
 
 use std::sync::Arc;
 
@@ -160,74 +160,4 @@ fn files_are_read_while_describing_and_only_then() {
     assert!(describe("other").is_err());
     let sentence = model.unfold(&nothing()).unwrap_err().to_string();
     assert!(sentence.ends_with("it asked for the file \"vocab\", and files are there in describe only"), "{sentence}");
-}
-
-/// A guest that imports these WASI functions, as name and signature, and whose `unfold` is that body.
-fn wasi(functions: &[(&str, &str)], body: &str) -> Guest {
-    let import = |(name, signature): &(&str, &str)| format!(r#"(import "wasi_snapshot_preview1" "{name}" (func ${name} {signature}))"#);
-    functions.iter().map(import).fold(Guest::unfolding(format!("{body} {EMPTY_ANSWER}")), |guest, import| guest.with_import(&import))
-}
-
-fn trap_unless(condition: &str) -> String {
-    format!("(if (i32.eqz {condition}) (then (unreachable)))")
-}
-
-#[test]
-fn the_clock_of_wasi_advances_by_a_constant() {
-    let read = "(drop (call $clock_time_get (i32.const 0) (i64.const 1) (i32.const 3000)))";
-    let is = |time: u64| trap_unless(&format!("(i64.eq (i64.load (i32.const 3000)) (i64.const {time}))"));
-    let body = format!("{read} {} {read} {}", is(1_000_000), is(2_000_000));
-    let model = model(&wasi(&[("clock_time_get", "(param i32 i64 i32) (result i32)")], &body));
-    model.unfold_fresh(&nothing()).unwrap();
-    model.unfold_fresh(&nothing()).unwrap();
-}
-
-#[test]
-fn the_randomness_of_wasi_is_the_same_for_everyone() {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let expected: [u8; 16] = std::array::from_fn(|_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[0]
-    });
-    let (first, second) = expected.split_at(8);
-    let number = |bytes: &[u8]| i64::from_le_bytes(bytes.try_into().unwrap());
-    let get = "(drop (call $random_get (i32.const 3000) (i32.const 8)))";
-    let is = |bytes| trap_unless(&format!("(i64.eq (i64.load (i32.const 3000)) (i64.const {}))", number(bytes)));
-    let body = format!("{get} {} {get} {}", is(first), is(second));
-    model(&wasi(&[("random_get", "(param i32 i32) (result i32)")], &body)).unfold_fresh(&nothing()).unwrap();
-}
-
-#[test]
-fn wasi_has_no_files_arguments_or_environment_and_no_way_out() {
-    let functions = [
-        ("args_sizes_get", "(param i32 i32) (result i32)"),
-        ("environ_get", "(param i32 i32) (result i32)"),
-        ("fd_write", "(param i32 i32 i32 i32) (result i32)"),
-        ("poll_oneoff", "(param i32 i32 i32 i32) (result i32)"),
-        ("proc_exit", "(param i32)"),
-    ];
-    let fails = |name: &str, error: u32| {
-        let call = format!("(call ${name} (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 3000))");
-        trap_unless(&format!("(i32.eq {call} (i32.const {error}))"))
-    };
-    let body = format!(
-        "(i32.store (i32.const 3000) (i32.const 7)) (drop (call $args_sizes_get (i32.const 3000) (i32.const 3004)))
-        {} {} {} (drop (call $environ_get (i32.const 0) (i32.const 0)))",
-        trap_unless("(i32.eqz (i32.load (i32.const 3000)))"),
-        fails("fd_write", 8),
-        fails("poll_oneoff", 52)
-    );
-    model(&wasi(&functions, &body)).unfold(&nothing()).unwrap();
-    let leaving = model(&wasi(&functions, "(call $proc_exit (i32.const 0))"));
-    assert!(leaving.unfold(&nothing()).unwrap_err().to_string().contains("failed in unfold: wasm `unreachable`"));
-}
-
-#[test]
-fn wasi_functions_with_signatures_of_their_own_are_refused() {
-    for signature in ["(param i32 i32) (result i64)", "(param i64 i32) (result i32)", "(param f32 i32) (result i32)"] {
-        let refused = runtime().compile("acme", "testee", &wasi(&[("random_get", signature)], "").wasm()).unwrap_err().to_string();
-        assert!(refused.ends_with("imports wasi_snapshot_preview1.random_get with a signature that WASI does not give it"), "{refused}");
-    }
 }

@@ -9,6 +9,7 @@ mod imports;
 mod models;
 mod stock;
 mod uploads;
+mod wasi;
 
 use std::sync::Arc;
 

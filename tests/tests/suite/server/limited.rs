@@ -57,7 +57,6 @@ fn the_program_works_in_little_address_space() {
             let status = command.wait();
             let said = command.rest_of_stderr();
             assert_eq!(status, Some(0), "{name}: {arguments:?}: {said:?}");
-            assert!(!said.iter().any(|line| line.contains("address space")), "{name}: a command takes little anyway: {said:?}");
         }
     }
 }

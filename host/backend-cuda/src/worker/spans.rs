@@ -68,7 +68,11 @@ impl Costs {
                 Phase::Rows { span, body, .. } => {
                     let row = lists(body) + node_bytes(body);
                     match span {
-                        Some(span) => costs.rows[*span] += row,
+                        Some(span) => {
+                            costs.rows[*span] += row;
+                            // Each phase may list where the rows of nodes begin.
+                            costs.node += size_of::<u32>();
+                        }
                         None => costs.node += row + hosted(body),
                     }
                 }
